@@ -1,0 +1,14 @@
+"""The one exception a user's mistake raises: a single sentence that says what is wrong and what to do."""
+
+
+class UserError(Exception):
+    """Bad input. The command line prints the message alone and exits with code 2."""
+
+
+def did_you_mean(name: str, choices: object) -> str:
+    """`; did you mean 'clip_grad'?` if some choice is close to `name`, else the list of choices."""
+    from difflib import get_close_matches
+
+    known = sorted(str(choice) for choice in choices)  # ty: ignore[not-iterable]
+    close = get_close_matches(name, known, n=1, cutoff=0.6)
+    return f"; did you mean '{close[0]}'?" if close else f"; choose from: {', '.join(known)}"

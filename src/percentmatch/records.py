@@ -1,0 +1,96 @@
+"""The records that travel between the rooms.
+
+Axes: b labeled images of a batch, u unlabeled images of a batch, c classes, k histogram bins, h w pixels.
+
+The paper's symbols and our words: p `weak` scores; p~ `targets`; g `mask`; alpha `weights`; tau+ tau- `upper` `lower`;
+kappa+ kappa- `upper_percentile` `lower_percentile`; Delta-tau `gap`; lambda `momentum`; omega, Omega the `weak` and
+`strong` views. Scores are probabilities; logits are always called logits.
+"""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+Task = Literal["multi-label", "single-label"]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """What one step sees. Views that the method did not ask for are None."""
+
+    images: Tensor  # (b, 3, h, w) the labeled view
+    targets: Tensor  # (b, c) 0 or 1
+    known: Tensor  # (b, c) 1 where the label is known
+    step: Tensor  # () the optimizer step, from 0
+    seed: int
+    weak: Tensor | None = None  # (u, 3, h, w)
+    strong: Tensor | None = None  # (u, 3, h, w)
+    index: Tensor | None = None  # (u,) rows of the unlabeled pool
+
+
+@dataclass(frozen=True)
+class Scores:
+    """What a labeler sees: probabilities on the weak views, and the step."""
+
+    weak: Tensor  # (u, c)
+    step: Tensor | int  # () from 0
+
+
+@dataclass(frozen=True)
+class PseudoLabels:
+    """What a labeler answers. A pair (image, class) counts with `mask * weights`."""
+
+    targets: Tensor  # (u, c) p~
+    mask: Tensor  # (u, c) g
+    weights: Tensor  # (c,) or (u, c) alpha
+    upper: Tensor | None = None  # (c,) tau+
+    lower: Tensor | None = None  # (c,) tau-
+
+    @property
+    def pair_weights(self) -> Tensor:
+        return self.mask * self.weights  # (u, c)
+
+
+@dataclass(frozen=True)
+class StepLoss:
+    """The loss of one step: `total` is differentiated; `parts` are detached and stay on the device until read."""
+
+    total: Tensor  # ()
+    parts: dict[str, Tensor] = field(default_factory=dict)  # () each
+    pseudo: PseudoLabels | None = None  # for the log and for audits where the truth is known
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What a method may know of the data before training."""
+
+    positive_counts: Tensor  # (c,) labeled images known to show the class
+    known_counts: Tensor  # (c,) labeled images whose label for the class is known
+    num_labeled: int
+    num_unlabeled: int | None  # None: a stream
+    total_steps: int
+
+    @classmethod
+    def from_targets(
+        cls, targets: Tensor, known: Tensor | None = None, num_unlabeled: int | None = None, total_steps: int = 0
+    ) -> "Facts":
+        """Count the labeled set: `targets` (n, c) of 0 and 1, `known` (n, c) where not every label is known."""
+        known = torch.ones_like(targets) if known is None else known
+        positives = (targets * known).sum(0).double()
+        return cls(positives, known.sum(0).double(), len(targets), num_unlabeled, total_steps)
+
+    @property
+    def num_classes(self) -> int:
+        return len(self.positive_counts)
+
+    @property
+    def negative_ratio(self) -> Tensor:
+        """Share of the known labels of each class that are negative; 1 for a class never labeled."""
+        return 1 - self.positive_counts / self.known_counts.clamp(min=1)  # (c,)
+
+    @property
+    def unseen(self) -> Tensor:
+        """Classes without one labeled positive: they never get a positive pseudo-label."""
+        return self.positive_counts == 0  # (c,)
