@@ -1,0 +1,3 @@
+from percentmatch.cli import main
+
+main()

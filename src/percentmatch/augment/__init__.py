@@ -1,0 +1,21 @@
+"""Batched, per-sample random views: the same code on CPU and GPU."""
+
+from percentmatch.augment.colour import COLOUR
+from percentmatch.augment.draws import mix, uniforms
+from percentmatch.augment.geometry import GEOMETRY
+from percentmatch.augment.views import NAMES, OPERATIONS, Plan, apply, draw, make_view, normalise, resize
+
+__all__ = [
+    "COLOUR",
+    "GEOMETRY",
+    "NAMES",
+    "OPERATIONS",
+    "Plan",
+    "apply",
+    "draw",
+    "make_view",
+    "mix",
+    "normalise",
+    "resize",
+    "uniforms",
+]

@@ -1,0 +1,194 @@
+"""Random views of a batch of images: crop, flip, RandAugment, cutout, each image with its own draws.
+
+`draw` decides everything on the host and `apply` carries it out on the images' device, which therefore never has to
+answer. Geometric operations run before colour ones, whatever order they were drawn in: all of them, with the crop and
+the flip, are then one matrix and the image is interpolated once, so it is neither blurred by each operation nor read
+and written by each. Colour operations keep the order in which they were drawn.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from percentmatch.augment.colour import COLOUR
+from percentmatch.augment.draws import uniforms
+from percentmatch.augment.geometry import GEOMETRY, crop, flip, product, warp
+from percentmatch.config import View
+
+
+@dataclass(frozen=True)
+class Range:
+    """The parameter of an operation at level 0 to 1: start + slope * level, with a random sign on the slope."""
+
+    start: float = 0.0
+    slope: float = 0.0
+    signed: bool = False
+
+
+OPERATIONS: dict[str, Range] = {  # torchvision's RandAugment
+    "identity": Range(),
+    "shear_x": Range(0.0, 0.3, signed=True),
+    "shear_y": Range(0.0, 0.3, signed=True),
+    "translate_x": Range(0.0, 150 / 331, signed=True),  # share of the side
+    "translate_y": Range(0.0, 150 / 331, signed=True),
+    "rotate": Range(0.0, 30.0, signed=True),  # degrees
+    "brightness": Range(1.0, 0.9, signed=True),
+    "color": Range(1.0, 0.9, signed=True),
+    "contrast": Range(1.0, 0.9, signed=True),
+    "sharpness": Range(1.0, 0.9, signed=True),
+    "posterize": Range(8.0, -4.0),  # bits, rounded
+    "solarize": Range(255.0, -255.0),
+    "autocontrast": Range(),
+    "equalize": Range(),
+}
+NAMES = tuple(OPERATIONS)
+_START = torch.tensor([each.start for each in OPERATIONS.values()], dtype=torch.float64)  # (14,)
+_SLOPE = torch.tensor([each.slope for each in OPERATIONS.values()], dtype=torch.float64)
+_SIGNED = torch.tensor([each.signed for each in OPERATIONS.values()])
+_ASPECT = 4 / 3  # a crop's width / height is between 1 / _ASPECT and _ASPECT
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What happens to each of n images. All tensors are on the host; lengths are shares of the image's side."""
+
+    matrix: Tensor  # (n, 2, 3) float32, see geometry
+    shown: Tensor  # (n, 2) float32 width and height of the crop
+    groups: tuple[tuple[str, tuple[int, ...]], ...]  # a colour operation and the images it changes, in order
+    values: Tensor  # (g,) float64 its parameter for each of them, group after group
+    cutout: Tensor | None  # (n, 3) float32 side, centre x, centre y
+
+    def __len__(self) -> int:
+        return len(self.matrix)
+
+
+def draw(view: View, *, size_in: tuple[int, int], seed: int, step: int, sample: Tensor, stream: int) -> Plan:
+    """Draw a plan for the images (h, w) = `size_in` whose numbers are `sample` (n,) int64, on the host.
+
+    Strength 0 leaves images alone: it also turns off the operations that have no strength.
+    """
+    if sample.device.type != "cpu":
+        raise ValueError("`sample` must be on the CPU: plans are drawn on the host")
+    ops = view.ops if view.strength > 0 else 0
+    u = uniforms(seed, step, sample, 8 + 3 * ops, stream).double()  # (n, 8 + 3 * ops)
+    matrix, shown = _draw_crop(view, size_in, u[:, :4])
+    if view.flip:
+        matrix = product(matrix, flip(u[:, 4] < 0.5))
+    cutout = u[:, 5:8] * torch.tensor([view.cutout_ratio, 1, 1]) if view.cutout_ratio > 0 else None
+
+    slots = u[:, 8:].unflatten(1, (ops, 3)) if ops else u.new_zeros(len(u), 0, 3)  # (n, ops, 3)
+    op = (slots[..., 0] * len(NAMES)).long()  # (n, ops)
+    sign = torch.where(_SIGNED[op] & (slots[..., 2] < 0.5), -1.0, 1.0)
+    value = _START[op] + _SLOPE[op] * view.strength * slots[..., 1] * sign  # (n, ops)
+    value = torch.where(op == NAMES.index("posterize"), value.round(), value)
+    turns = torch.eye(3, dtype=torch.float64).expand(*op.shape, 3, 3)  # (n, ops, 3, 3)
+    for name, function in GEOMETRY.items():
+        turns = torch.where((op == NAMES.index(name))[..., None, None], function(value), turns)
+    for slot in range(ops):
+        matrix = product(matrix, turns[:, slot])
+    return Plan(matrix[:, :2].float(), shown.float(), *_schedule(op, value), None if cutout is None else cutout.float())
+
+
+def apply(images: Tensor, plan: Plan, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """Carry out `plan` on `images` (n, 3, H, W) uint8: normalised float32 (n, 3, size, size) on the same device."""
+    _check(images)
+    if len(images) != len(plan):
+        raise ValueError(f"the plan is for {len(plan)} images, not for {len(images)}")
+    warped = warp(images, _send(plan.matrix, images), _send(plan.shown, images), size).round_()
+    rows = list(warped.unbind())  # n times (3, size, size)
+    values = _send(plan.values, images).split([len(chosen) for _, chosen in plan.groups])
+    for (name, chosen), value in zip(plan.groups, values, strict=True):
+        changed = COLOUR[name](torch.stack([rows[row] for row in chosen]), value)
+        for row, image in zip(chosen, changed.unbind(), strict=True):
+            rows[row] = image
+    views = _normalise_(torch.stack(rows), mean, std)  # (n, 3, size, size)
+    if plan.cutout is not None:
+        side, centre_x, centre_y = _send(plan.cutout, images)[:, :, None].unbind(1)  # (n, 1) each
+        place = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) the pixels' centres
+        hit_x, hit_y = (place - centre_x).abs() < side / 2, (place - centre_y).abs() < side / 2  # (n, size)
+        views.mul_(~(hit_y[:, None, :, None] & hit_x[:, None, None, :]))  # 0 is the mean colour
+    return views
+
+
+def make_view(
+    images: Tensor,
+    view: View,
+    *,
+    size: int,
+    mean: Sequence[float],
+    std: Sequence[float],
+    seed: int,
+    step: int,
+    sample: Tensor,
+    stream: int,
+) -> Tensor:
+    """A random view (n, 3, size, size) of `images` (n, 3, H, W) uint8: a function of its arguments alone."""
+    size_in = images.shape[-2], images.shape[-1]
+    plan = draw(view, size_in=size_in, seed=seed, step=step, sample=sample, stream=stream)
+    return apply(images, plan, size, mean, std)
+
+
+def resize(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """The view for evaluation: squash `images` (n, 3, H, W) uint8 to a square, antialiased, rounded, normalised."""
+    _check(images)
+    views = images.float()
+    if images.shape[-2:] != (size, size):
+        views = F.interpolate(views, (size, size), mode="bilinear", antialias=True).round_()
+    return _normalise_(views, mean, std)
+
+
+def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(value / 255 - mean) / std for each channel of float images (n, 3, h, w) from 0 to 255."""
+    return _normalise_(images.clone(), mean, std)
+
+
+def _normalise_(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """`normalise` in place, one allocation less."""
+    shift, scale = _send(torch.tensor([mean, std], dtype=torch.float32), images)[:, :, None, None]  # (3, 1, 1) each
+    return images.div_(255).sub_(shift).div_(scale)
+
+
+def _draw_crop(view: View, size_in: tuple[int, int], u: Tensor) -> tuple[Tensor, Tensor]:
+    """The crop's matrix (n, 3, 3) and its width and height (n, 2) from `u` (n, 4)."""
+    if view.crop_scale >= 1:
+        return torch.eye(3, dtype=u.dtype).repeat(len(u), 1, 1), torch.ones(len(u), 2)
+    image_h, image_w = size_in
+    area = (view.crop_scale + (1 - view.crop_scale) * u[:, 0]) * image_h * image_w
+    aspect = _ASPECT ** (2 * u[:, 1] - 1)  # log-uniform
+    width = ((area * aspect).sqrt() / image_w).clamp(max=1)
+    height = ((area / aspect).sqrt() / image_h).clamp(max=1)
+    return crop((1 - width) * u[:, 2], (1 - height) * u[:, 3], width, height), torch.stack([width, height], 1)
+
+
+def _schedule(op: Tensor, value: Tensor) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], Tensor]:
+    """Gather the colour operations of `op` (n, ops) into few groups without changing any image's own order.
+
+    Again and again the operation that comes next for the most images is done for all of those.
+    """
+    queues = [
+        [(NAMES[o], v) for o, v in zip(ops, values, strict=True) if NAMES[o] in COLOUR]
+        for ops, values in zip(op.tolist(), value.tolist(), strict=True)
+    ]
+    groups, values = [], []
+    for queue in queues:
+        queue.reverse()  # the next one is the last
+    while votes := Counter(queue[-1][0] for queue in queues if queue):
+        name = max(COLOUR, key=lambda each: votes[each])
+        chosen = tuple(row for row, queue in enumerate(queues) if queue and queue[-1][0] == name)
+        groups.append((name, chosen))
+        values += [queues[row].pop()[1] for row in chosen]
+    return tuple(groups), torch.tensor(values, dtype=torch.float64)
+
+
+def _send(tensor: Tensor, images: Tensor) -> Tensor:
+    """Copy to the images' device without waiting for it."""
+    return tensor.pin_memory().to(images.device, non_blocking=True) if images.is_cuda else tensor
+
+
+def _check(images: Tensor) -> None:
+    if images.dtype != torch.uint8 or images.dim() != 4 or images.shape[1] != 3:
+        raise ValueError(f"images must be uint8 (n, 3, h, w), not {images.dtype} {tuple(images.shape)}")

@@ -1,0 +1,179 @@
+"""The command line: one importable function a verb. Heavy imports happen inside, so that `--help` is quick."""
+
+import sys
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+from cyclopts import App, CycloptsError, Parameter
+from cyclopts.config import Dict
+
+from percentmatch import __version__
+from percentmatch.config import PRESETS, Config, merge
+from percentmatch.errors import UserError, did_you_mean
+
+app = App(
+    name="percentmatch",
+    version=__version__,
+    help="Semi-supervised multi-label image classification: a few labeled images, many unlabeled ones.",
+)
+
+
+@app.command
+def demo(*, out: Path = Path("runs/demo"), seed: int = 0, device: str = "auto") -> None:
+    """Train supervised, FixMatch and PercentMatch on made-up scenes with few labels, and compare them.
+
+    Parameters
+    ----------
+    out
+        Folder of the three runs. Finished runs found there are shown, broken ones continued.
+    seed
+        Chooses the labeled images, the initial weights and the order of training.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.demo import run_demo
+
+    run_demo(out, seed=seed, device=device)
+
+
+@app.command
+def train(
+    *,
+    out: Annotated[Path, Parameter(group="Run")],
+    resume: Annotated[bool, Parameter(group="Run", negative="")] = False,
+    config: Annotated[Path | None, Parameter(group="Run")] = None,
+    preset: Annotated[str | None, Parameter(group="Run")] = None,
+    option: Annotated[list[str] | None, Parameter(group="Training", negative="")] = None,
+    settings: Annotated[Config, Parameter(name="*")] = Config(),  # noqa: B008  frozen
+) -> None:
+    """Train a classifier. Settings come from flags, then --config, then --preset, then defaults.
+
+    Parameters
+    ----------
+    out
+        The run folder: new, or that of a run to --resume.
+    resume
+        Continue the run in --out where it stopped.
+    config
+        A YAML file of settings, such as a run's config.yaml.
+    preset
+        A named set of settings: demo.
+    option
+        NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
+    """
+    import dataclasses
+
+    from percentmatch.train import train
+
+    base = _base(config, preset, out if resume else None)
+    settings = dataclasses.replace(settings, options={**base.get("options", {}), **_options(option or [])})
+    metrics = train(settings, out, resume=resume)
+    for part in ("validation", "test"):
+        if part in metrics:
+            score = metrics[part]["ema"]
+            print(f"{part:10}  mAP {_percent(score['mAP'])}  AUC {_percent(score['AUC'])}")
+    print(f"run folder  {out}")
+
+
+@app.command
+def evaluate(run: Path, *, part: Literal["test", "validation"] = "test", device: str = "auto") -> None:
+    """Score a finished run's model, class by class.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    part
+        Which images.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.show import show_scores
+    from percentmatch.train import score_run
+
+    show_scores(score_run(run, part, device))
+
+
+@app.command
+def methods(name: str | None = None) -> None:
+    """List the methods, or one method's options.
+
+    Parameters
+    ----------
+    name
+        A method.
+    """
+    from percentmatch.show import show_method, show_methods
+
+    show_method(name) if name else show_methods()
+
+
+def _percent(value: float | None) -> str:
+    return "n/a" if value is None else f"{100 * value:.2f}"
+
+
+def _options(pairs: list[str]) -> dict[str, str]:
+    options = {}
+    for pair in pairs:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"--option takes NAME=VALUE, such as --option momentum=0.99, not '{pair}'")
+        options[name.strip()] = value.strip()
+    return options
+
+
+def _base(config: Path | None, preset: str | None, resumed: Path | None) -> dict[str, Any]:
+    """The settings below the flags, checked."""
+    from percentmatch.run_folder import RunFolder, read_yaml
+
+    if preset is not None and preset not in PRESETS:
+        raise UserError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
+    base = PRESETS[preset] if preset else {}
+    if resumed:
+        base = RunFolder(resumed).read_config().to_dict()
+    if config:
+        base = merge(base, read_yaml(config))
+        Config.from_dict(base, source=str(config))
+    return base
+
+
+def _flag_value(tokens: list[str], flag: str) -> str | None:
+    """The value of a flag before all others are parsed: it says what the defaults are."""
+    for at, token in enumerate(tokens):
+        if token == flag and at + 1 < len(tokens):
+            return tokens[at + 1]
+        if token.startswith(flag + "="):
+            return token.partition("=")[2]
+    return None
+
+
+def run(tokens: list[str]) -> None:
+    """Carry out one command line. Raises UserError or CycloptsError for bad input."""
+    app.config = ()
+    if tokens[:1] == ["train"] and not {"-h", "--help"} & set(tokens):
+        config, preset, out = (_flag_value(tokens, flag) for flag in ("--config", "--preset", "--out"))
+        resumed = Path(out) if out and "--resume" in tokens else None
+        if config or preset or resumed:
+            base = _base(Path(config) if config else None, preset, resumed)
+            flat = Config.from_dict(base).to_dict()
+            del flat["options"]
+            app.config = Dict(flat, use_commands_as_keys=False)
+    app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def main() -> None:
+    """The `percentmatch` command: bad input is one sentence and exit code 2."""
+    try:
+        run(sys.argv[1:])
+    except (UserError, CycloptsError) as error:
+        print(f"percentmatch: {' '.join(str(error).split())}", file=sys.stderr)
+        sys.exit(2)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    except Exception as error:
+        from percentmatch.signals import Stopped
+
+        if not isinstance(error, Stopped):
+            raise
+        print(f"percentmatch: {error}", file=sys.stderr)
+        sys.exit(128 + error.number)

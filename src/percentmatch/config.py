@@ -1,0 +1,225 @@
+"""Every setting of a run, declared once: typed, checked on construction, the same in flags, files and Python.
+
+Defaults are the paper's where the paper gives a value. This module imports no torch, so that `--help` is quick.
+"""
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from math import inf
+from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+
+from cyclopts import Parameter
+
+from percentmatch.errors import UserError, did_you_mean
+
+DATA, MODEL, VIEWS, TRAINING, RUN = (Parameter(group=name) for name in ("Data", "Model", "Views", "Training", "Run"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class View:
+    """How one view of an image is made."""
+
+    ops: int = 3
+    """Random operations (RandAugment) applied to each image."""
+    strength: float = 1.0
+    """Largest operation strength: 0 leaves images alone, 1 is the standard RandAugment range."""
+    crop_scale: float = 1.0
+    """Smallest share of the area a random resized crop keeps; 1 turns the crop off."""
+    flip: bool = True
+    """Flip half of the images left to right."""
+    cutout_ratio: float = 0.5
+    """Largest side of the square that is cut out, as a share of the image side; 0 turns it off."""
+
+    def __post_init__(self) -> None:
+        _require(0 <= self.ops <= 32, "ops", self.ops, "must lie between 0 and 32")
+        _require(0 <= self.strength <= 1, "strength", self.strength, "must lie between 0 and 1")
+        _require(0 < self.crop_scale <= 1, "crop_scale", self.crop_scale, "must be above 0 and at most 1")
+        _require(0 <= self.cutout_ratio <= 1, "cutout_ratio", self.cutout_ratio, "must lie between 0 and 1")
+
+
+@dataclass(frozen=True, kw_only=True)
+class StrongView(View):
+    """The strong view: as the weak one, with more operations."""
+
+    ops: int = 8
+    """Random operations (RandAugment) applied to each image."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config:
+    """The settings of one run."""
+
+    data: Annotated[Literal["scenes"], DATA] = "scenes"
+    """The images: made-up scenes drawn by the program."""
+    scenes_pool: Annotated[int, DATA] = 4000
+    """Scenes drawn for training: labeled, unlabeled and validation."""
+    scenes_test: Annotated[int, DATA] = 1000
+    """Scenes drawn for the final test."""
+    task: Annotated[Literal["multi-label", "single-label"], DATA] = "multi-label"
+    """Several labels an image, or exactly one."""
+    labeled: Annotated[float, DATA] = 0.1
+    """Labeled images: a share of the pool if below 1, else their number."""
+    validation: Annotated[float, DATA] = 0.1
+    """Pool images kept for validation: a share if below 1, else their number."""
+    split_seed: Annotated[int, DATA] = 0
+    """Seed of the split into labeled, unlabeled and validation images."""
+
+    backbone: Annotated[str, MODEL] = "resnet50"
+    """Any timm model."""
+    head: Annotated[Literal["ml-decoder", "linear"], MODEL] = "ml-decoder"
+    """Class queries over the feature map, or one linear layer over its mean."""
+    weights: Annotated[str, MODEL] = "none"
+    """Start from "none" (random), "pretrained" (timm's) or a file."""
+    dropout: Annotated[float, MODEL] = 0.0
+    """Before the linear head."""
+    image_size: Annotated[int, MODEL] = 224
+    """Side of the square the model sees, in pixels."""
+
+    method: Annotated[str, TRAINING] = "percentmatch"
+    """How unlabeled images are used; `percentmatch methods` lists them."""
+    options: Annotated[dict[str, Any], Parameter(parse=False)] = field(default_factory=dict)
+    """Options of the method, by name."""
+    total_steps: Annotated[int, TRAINING] = 7000
+    """Optimizer steps."""
+    labeled_batch: Annotated[int, TRAINING] = 36
+    """Labeled images a step (B)."""
+    unlabeled_ratio: Annotated[int, TRAINING] = 1
+    """Unlabeled images a step, as a multiple of the labeled ones (mu)."""
+    accumulate: Annotated[int, TRAINING] = 1
+    """Split each step's batch into this many forward passes to save memory."""
+    optimizer: Annotated[Literal["adam", "adamw"], TRAINING] = "adam"
+    """Weight decay inside the gradient (adam) or apart from it (adamw)."""
+    lr: Annotated[float, TRAINING] = 3e-4
+    """Largest learning rate of the one-cycle schedule."""
+    lr_warmup_ratio: Annotated[float, TRAINING] = 0.2
+    """Share of the steps in which the learning rate rises."""
+    weight_decay: Annotated[float, TRAINING] = 1e-4
+    """On weights of two or more dimensions; biases and norms are left alone."""
+    clip_grad: Annotated[float, TRAINING] = 0.0
+    """Largest gradient norm; 0 does not clip."""
+    ema_decay: Annotated[float, TRAINING] = 0.999
+    """Of the averaged model, which is the one evaluated and saved."""
+    precision: Annotated[Literal["auto", "float32", "bfloat16"], TRAINING] = "auto"
+    """Autocast; auto is bfloat16 on a GPU and float32 on a CPU."""
+
+    frame: Annotated[Literal["squash", "center"], VIEWS] = "squash"
+    """Squeeze the whole image into a square, or keep its central square."""
+    labeled_view: Annotated[View, VIEWS] = field(default_factory=View)
+    """The view of labeled images."""
+    weak_view: Annotated[View, VIEWS] = field(default_factory=View)
+    """The view pseudo-labels come from."""
+    strong_view: Annotated[StrongView, VIEWS] = field(default_factory=StrongView)
+    """The view pseudo-labels teach."""
+
+    seed: Annotated[int, RUN] = 0
+    """Seed of everything but the split."""
+    log_every: Annotated[int, RUN] = 50
+    """Steps between log rows."""
+    eval_every: Annotated[int, RUN] = 500
+    """Steps between validations; 0 validates at the end only."""
+    save_every: Annotated[int, RUN] = 500
+    """Steps between checkpoints."""
+    device: Annotated[str, RUN] = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    deterministic: Annotated[bool, RUN] = False
+    """On a GPU, use only operations that repeat exactly."""
+
+    def __post_init__(self) -> None:
+        for name, (low, high) in _LIMITS.items():
+            value = getattr(self, name)
+            _require(
+                low <= value <= high,
+                name,
+                value,
+                f"must lie between {low} and {high}" if high < inf else f"must be at least {low}",
+            )
+        _require(self.lr > 0, "lr", self.lr, "must be above 0")
+        _require(self.labeled > 0, "labeled", self.labeled, "must be above 0")
+        divides = self.labeled_batch % self.accumulate == 0
+        _require(divides, "accumulate", self.accumulate, f"must divide labeled_batch ({self.labeled_batch})")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "config") -> "Config":
+        """A config from plain values, as read from YAML; unknown names and wrong types are refused."""
+        return _build(cls, values, source, "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
+
+
+_LIMITS: dict[str, tuple[float, float]] = {
+    **dict.fromkeys(("scenes_pool", "scenes_test", "image_size", "total_steps", "log_every", "save_every"), (1, inf)),
+    **dict.fromkeys(("labeled_batch", "unlabeled_ratio", "accumulate"), (1, inf)),
+    **dict.fromkeys(("validation", "eval_every", "weight_decay", "clip_grad", "seed", "split_seed"), (0, inf)),
+    **dict.fromkeys(("dropout", "ema_decay", "lr_warmup_ratio"), (0, 1)),
+}
+
+PRESETS: dict[str, dict[str, Any]] = {
+    "demo": {
+        "backbone": "test_resnet",
+        "head": "linear",
+        "image_size": 40,
+        "labeled": 150,
+        "validation": 300,
+        "scenes_pool": 3300,
+        "total_steps": 800,
+        "optimizer": "adamw",
+        "lr": 0.01,
+        "weight_decay": 0.05,
+        "ema_decay": 0.99,
+        "eval_every": 200,
+        "save_every": 200,
+        "labeled_view": {"ops": 1, "strength": 0.3, "cutout_ratio": 0.0},
+        "weak_view": {"ops": 1, "strength": 0.3, "cutout_ratio": 0.0},
+        "strong_view": {"ops": 3, "strength": 0.5, "cutout_ratio": 0.3},
+    }
+}
+
+
+def _require(condition: bool, name: str, value: object, sentence: str) -> None:
+    if not condition:
+        raise UserError(f"{name} {sentence}, not {value}")
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, nested mappings merged."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def _build(cls: Any, values: Mapping[str, Any], source: str, prefix: str) -> Any:
+    if not isinstance(values, Mapping):
+        raise UserError(f"{source}: '{prefix.rstrip('.')}' must hold names and values, not {values!r}")
+    hints = get_type_hints(cls)
+    checked = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise UserError(f"{source}: unknown setting '{prefix}{name}'{did_you_mean(str(name), hints)}")
+        kind = hints[name]
+        if dataclasses.is_dataclass(kind):
+            checked[name] = _build(kind, value, source, f"{prefix}{name}.")
+        else:
+            checked[name] = _checked(kind, value, f"{source}: '{prefix}{name}'")
+    return cls(**checked)
+
+
+def _checked(kind: Any, value: Any, what: str) -> Any:
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise UserError(f"{what} must be one of {', '.join(get_args(kind))}, not {value!r}")
+        return value
+    kind = get_origin(kind) or kind
+    if kind is float and isinstance(value, int) and not isinstance(value, bool):
+        return float(value)
+    if kind is float and isinstance(value, str):  # YAML 1.1 reads 3e-4 as text
+        try:
+            return float(value)
+        except ValueError:
+            pass
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UserError(f"{what} must be a {kind.__name__}, not {value!r}")
+    return value

@@ -1,0 +1,33 @@
+"""Images in: decoded pools with their labels, and the split of a pool."""
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+from percentmatch.config import Config
+from percentmatch.data.images import Images
+from percentmatch.data.split import Split, make_split
+
+__all__ = ["Data", "Images", "Split", "load_data", "make_split"]
+
+SCENES_SEED = 2022  # the scenes are one fixed data set; a run's seeds choose labels and training, not pictures
+
+
+@dataclass(frozen=True)
+class Data:
+    """The images a run may learn from, and those it is tested on."""
+
+    pool: Images
+    test: Images
+
+
+def load_data(config: Config) -> Data:
+    return _scenes(config.scenes_pool, config.scenes_test, config.image_size, config.task)
+
+
+@lru_cache(maxsize=1)
+def _scenes(num_pool: int, num_test: int, size: int, task: str) -> Data:
+    from percentmatch.data.scenes import draw_scenes
+
+    test = draw_scenes(num_test, size=size, seed=SCENES_SEED, task=task)  # ty: ignore[invalid-argument-type]
+    pool = draw_scenes(num_pool, size=size, seed=SCENES_SEED, task=task, first=num_test)  # ty: ignore[invalid-argument-type]
+    return Data(pool, test)

@@ -1,0 +1,27 @@
+"""A set of decoded images in memory, with their labels."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+
+@dataclass(frozen=True)
+class Images:
+    """n images of one size. A label is 0 or 1 where `known` is 1, and means nothing where `known` is 0."""
+
+    pixels: Tensor  # (n, 3, h, w) uint8
+    targets: Tensor  # (n, c) uint8
+    known: Tensor  # (n, c) uint8
+    ids: tuple[str, ...]  # n names, unique
+    class_names: tuple[str, ...]  # c
+
+    def __len__(self) -> int:
+        return len(self.pixels)
+
+    def part(self, ids: Sequence[str]) -> "Images":
+        """The images of these ids, in their order."""
+        row_of = {name: row for row, name in enumerate(self.ids)}
+        rows = torch.tensor([row_of[name] for name in ids], dtype=torch.long)
+        return Images(self.pixels[rows], self.targets[rows], self.known[rows], tuple(ids), self.class_names)

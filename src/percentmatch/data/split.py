@@ -1,0 +1,59 @@
+"""Which images are labeled, unlabeled, for validation and for the test: seeded, saved, hashed."""
+
+import hashlib
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+from percentmatch.errors import UserError
+
+PARTS = ("labeled", "unlabeled", "validation", "test")
+
+
+@dataclass(frozen=True)
+class Split:
+    """Image ids of each part."""
+
+    labeled: tuple[str, ...]
+    unlabeled: tuple[str, ...]
+    validation: tuple[str, ...]
+    test: tuple[str, ...]
+
+    @property
+    def digest(self) -> str:
+        """A hash of all parts: two runs with the same digest saw the same images."""
+        return hashlib.sha256(json.dumps([getattr(self, part) for part in PARTS]).encode()).hexdigest()[:16]
+
+    def to_json(self) -> str:
+        return json.dumps({"digest": self.digest, **{part: getattr(self, part) for part in PARTS}}, indent=0) + "\n"
+
+    @classmethod
+    def from_json(cls, text: str) -> "Split":
+        values = json.loads(text)
+        return cls(**{part: tuple(values[part]) for part in PARTS})
+
+
+def make_split(
+    pool: Sequence[str], test: Sequence[str], *, labeled: float, validation: float = 0.0, seed: int = 0
+) -> Split:
+    """Draw validation images, then labeled ones, at random from the pool; the rest is unlabeled (the paper's way).
+
+    Numbers below 1 are shares of the pool.
+    """
+    num_validation, num_labeled = _count(validation, len(pool)), _count(labeled, len(pool))
+    if num_labeled < 1 or num_labeled + num_validation > len(pool):
+        raise UserError(
+            f"labeled={labeled} and validation={validation} ask for {num_labeled} + {num_validation} of "
+            f"{len(pool)} images; ask for at least one labeled image and no more than there are"
+        )
+    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed)).tolist()
+    ids = [pool[i] for i in order]
+    middle = num_validation + num_labeled
+    parts = ids[num_validation:middle], ids[middle:], ids[:num_validation], list(test)
+    return Split(*(tuple(sorted(part)) for part in parts))
+
+
+def _count(value: float, total: int) -> int:
+    return round(value * total) if value < 1 else int(value)

@@ -1,0 +1,92 @@
+"""A moving histogram of each class's scores, and its quantiles (Eqs. 3 and 4 of the paper)."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from percentmatch.distributed import sum_over_ranks
+from percentmatch.errors import UserError
+
+LOGIT_RANGE = 12.0  # logit bins cover [-12, 12]; scores beyond fall into the outer bins
+
+
+class ScoreHistogram(nn.Module):
+    """Exponential moving average of the score histograms of the batches, one row a class.
+
+    `mass` holds what was learnt, sum over s of (1 - m) m^(t-s) hist_s, and `prior_weight` what the uniform start still
+    weighs, m^t. The paper's histogram is their sum (P(0) = 1/K); with `bias_correction` the prior is dropped and the
+    rest rescaled as soon as there is a batch. momentum = 1 never learns, momentum = 0 is the last batch's histogram.
+
+    Bins are equal in probability ("uniform", the paper's) or in logit space ("logit", which resolves scores that crowd
+    at 0 or 1). A quantile is interpolated linearly inside its bin, in the space of the bins.
+    """
+
+    mass: Tensor
+    prior_weight: Tensor
+    prior: Tensor
+    edges: Tensor
+
+    def __init__(
+        self,
+        num_classes: int,
+        *,
+        num_bins: int = 100,
+        momentum: float = 0.98,
+        bins: Literal["uniform", "logit"] = "uniform",
+        bias_correction: bool = False,
+    ) -> None:
+        super().__init__()
+        if not 0 <= momentum <= 1:
+            raise UserError(f"momentum must lie between 0 and 1, not {momentum}")
+        if num_bins < 2:
+            raise UserError(f"num_bins must be at least 2, not {num_bins}")
+        if bins not in ("uniform", "logit"):
+            raise UserError(f"bins must be 'uniform' or 'logit', not '{bins}'")
+        self.num_bins, self.momentum, self.bins, self.bias_correction = num_bins, momentum, bins, bias_correction
+        low, high = (0.0, 1.0) if bins == "uniform" else (-LOGIT_RANGE, LOGIT_RANGE)
+        edges = torch.linspace(low, high, num_bins + 1, dtype=torch.float64)  # (k + 1,)
+        width = (edges if bins == "uniform" else edges.sigmoid()).diff()  # (k,) in probability
+        self.register_buffer("mass", torch.zeros(num_classes, num_bins))
+        self.register_buffer("prior_weight", torch.ones(()))
+        self.register_buffer("prior", (width / width.sum()).float(), persistent=False)
+        self.register_buffer("edges", edges.float(), persistent=False)
+
+    @torch.no_grad()
+    def update(self, scores: Tensor) -> None:
+        """Learn from one batch of scores (u, c), summed over ranks."""
+        scores = scores.float()
+        if self.bins == "uniform":
+            position = scores * self.num_bins
+        else:
+            position = (scores.logit() + LOGIT_RANGE) * (self.num_bins / (2 * LOGIT_RANGE))
+        # clamped before the cast too: an infinite logit has no integer
+        bin_of = position.clamp(0, self.num_bins).long().clamp(0, self.num_bins - 1)  # (u, c)
+        counts = torch.zeros_like(self.mass).scatter_add_(1, bin_of.T, torch.ones_like(scores.T))  # (c, k)
+        counts = sum_over_ranks(counts)
+        histogram = counts / counts.sum(dim=1, keepdim=True)
+        self.mass.lerp_(histogram, 1 - self.momentum)
+        self.prior_weight.mul_(self.momentum)
+
+    def distribution(self) -> Tensor:
+        """P(t), each row summing to one: (c, k)."""
+        if not self.bias_correction:
+            return self.mass + self.prior_weight * self.prior
+        learnt = 1 - self.prior_weight
+        return torch.where(learnt > 0, self.mass / learnt.clamp(min=1e-30), self.prior)
+
+    def quantiles(self, percentiles: Tensor) -> Tensor:
+        """Scores below which the given shares of each class lie: percentiles (c, q) -> (c, q), as probabilities."""
+        share = self.distribution()  # (c, k)
+        above = share.cumsum(dim=1)
+        above = above / above[:, -1:]  # (c, k) P[score <= right edge]
+        wanted = percentiles.to(above.dtype).contiguous()
+        bin_of = torch.searchsorted(above, wanted).clamp(max=self.num_bins - 1)  # (c, q)
+        right = above.gather(1, bin_of)
+        left = torch.where(bin_of > 0, above.gather(1, (bin_of - 1).clamp(min=0)), 0.0)
+        inside = ((wanted - left) / (right - left).clamp(min=1e-30)).clamp(0, 1)
+        start, end = self.edges[bin_of], self.edges[bin_of + 1]
+        threshold = start + inside * (end - start)
+        if self.bins == "logit":
+            threshold = threshold.sigmoid()
+        return torch.where(wanted <= 0, 0.0, threshold)  # no score lies below the 0th percentile

@@ -1,0 +1,97 @@
+"""Batches: which images a step sees, and their views. A pure function of the seed and the step, so it has no state."""
+
+from dataclasses import replace
+from functools import lru_cache
+
+import torch
+from torch import Tensor
+
+from percentmatch.augment import make_view, mix
+from percentmatch.augment.frame import frame
+from percentmatch.config import Config, View
+from percentmatch.data import Images, Split
+from percentmatch.records import Batch
+
+LABELED, UNLABELED = 0, 1  # streams of the samplers
+LABELED_VIEW, WEAK_VIEW, STRONG_VIEW = 0, 1, 2  # streams of the views
+
+
+def rows_at(seed: int, stream: int, start: int, count: int, total: int) -> Tensor:
+    """Rows `start` to `start + count` of an endless series of shuffled passes over `total` rows: (count,)."""
+    position = torch.arange(start, start + count)  # (count,)
+    epochs = range(start // total, (start + count - 1) // total + 1)
+    orders = torch.cat([_order(seed, stream, epoch, total) for epoch in epochs])
+    return orders[position - epochs[0] * total]
+
+
+@lru_cache(maxsize=8)
+def _order(seed: int, stream: int, epoch: int, total: int) -> Tensor:
+    return torch.randperm(total, generator=torch.Generator().manual_seed(mix(seed, stream, epoch)))
+
+
+class Loader:
+    """Makes the batch of any step. The pool's pixels stay on the device that trains."""
+
+    def __init__(
+        self,
+        config: Config,
+        pool: Images,
+        split: Split,
+        *,
+        views: frozenset[str],
+        mean: tuple[float, ...],
+        std: tuple[float, ...],
+        device: torch.device,
+    ) -> None:
+        self.config, self.views, self.mean, self.std, self.device = config, views, mean, std, device
+        row_of = {name: row for row, name in enumerate(pool.ids)}
+        self.labeled = torch.tensor([row_of[name] for name in split.labeled])  # (n,) on the host
+        self.unlabeled = torch.tensor([row_of[name] for name in split.unlabeled])  # (N,) on the host
+        self.unlabeled_on_device = self.unlabeled.to(device)
+        self.pixels = frame(pool.pixels, config.frame).to(device)
+        self.targets, self.known = pool.targets.to(device), pool.known.to(device)
+
+    def batch(self, step: int, micro: int = 0) -> Batch:
+        """Part `micro` of the batch of `step`; with `accumulate` parts a step, their union is the whole batch."""
+        config = self.config
+        b = config.labeled_batch // config.accumulate
+        u = b * config.unlabeled_ratio
+        first = step * config.accumulate + micro
+        row = self._send(self.labeled[rows_at(config.seed, LABELED, first * b, b, len(self.labeled))])
+        batch = Batch(
+            images=self._view(row, config.labeled_view, LABELED_VIEW, step, micro * b),
+            targets=self.targets[row].float(),
+            known=self.known[row].float(),
+            step=torch.full((), step, device=self.device),
+            seed=config.seed,
+        )
+        if not self.views:
+            return batch
+        picked = rows_at(config.seed, UNLABELED, first * u, u, len(self.unlabeled))
+        row = self._send(self.unlabeled[picked])
+        weak = self._view(row, config.weak_view, WEAK_VIEW, step, micro * u) if "weak" in self.views else None
+        strong = self._view(row, config.strong_view, STRONG_VIEW, step, micro * u) if "strong" in self.views else None
+        return replace(batch, weak=weak, strong=strong, index=self._send(picked))
+
+    def truth(self, index: Tensor) -> tuple[Tensor, Tensor]:
+        """Labels of unlabeled rows and where they are known: for audits of pseudo-labels, never for training."""
+        row = self.unlabeled_on_device[index]
+        return self.targets[row], self.known[row]
+
+    def _view(self, row: Tensor, view: View, stream: int, step: int, first_slot: int) -> Tensor:
+        slots = torch.arange(first_slot, first_slot + len(row))  # an image drawn twice in a step gets two views
+        return make_view(
+            self.pixels[row],
+            view,
+            size=self.config.image_size,
+            mean=self.mean,
+            std=self.std,
+            seed=self.config.seed,
+            step=step,
+            sample=slots,
+            stream=stream,
+        )
+
+    def _send(self, rows: Tensor) -> Tensor:
+        """Host rows to the device without waiting for it."""
+        return rows.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else rows

@@ -1,0 +1,60 @@
+"""Running means of a step's numbers, kept on the device until a log row is due."""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from percentmatch.errors import UserError
+
+NEVER = torch.iinfo(torch.int64).max
+
+
+class Meter:
+    """Sums of named tensors since the last row, and the first step at which each checked one was not finite."""
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.bad_steps: dict[str, Tensor] = {}
+        self.count = 0
+
+    def add(self, values: dict[str, Tensor]) -> None:
+        """Count one step's numbers."""
+        for name, value in values.items():
+            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
+        self.count += 1
+
+    def watch(self, values: dict[str, Tensor], step: Tensor) -> None:
+        """Remember the first step at which a value () is not finite. Nothing is read back."""
+        for name, value in values.items():
+            bad = torch.where(value.isfinite(), NEVER, step)
+            self.bad_steps[name] = torch.minimum(self.bad_steps[name], bad) if name in self.bad_steps else bad
+
+    def check(self) -> None:
+        """Stop if a watched value was not finite (waits for the device)."""
+        first = {name: int(step) for name, step in self.bad_steps.items()}
+        step = min(first.values(), default=NEVER)
+        if step < NEVER:
+            names = " and ".join(name for name in first if first[name] == step)
+            raise UserError(
+                f"{names} not finite at step {step}; the last good checkpoint is kept, "
+                "start a new run with a lower --lr or with --clip-grad 1"
+            )
+
+    def read(self) -> dict[str, Any]:
+        """The means as numbers and lists, None where they are not finite, and start anew (waits for the device)."""
+        means = {name: _plain((total / self.count).tolist()) for name, total in self.sums.items()}
+        self.sums, self.count = {}, 0
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"sums": self.sums, "bad_steps": self.bad_steps, "count": self.count}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.sums, self.bad_steps, self.count = state["sums"], state["bad_steps"], state["count"]
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    return value if abs(value) < float("inf") else None

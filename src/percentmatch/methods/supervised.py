@@ -1,0 +1,28 @@
+"""The baseline: labeled images only."""
+
+from typing import Literal
+
+from torch import nn
+
+from percentmatch.losses import mean_over_images
+from percentmatch.methods.base import Method, pair_loss
+from percentmatch.records import Batch, StepLoss, Task
+
+
+class Supervised(Method):
+    """Labeled images only; every other method is this plus an unlabeled loss.
+
+    loss: "asl" (asymmetric, the paper's) or "bce"; with one label an image it is cross-entropy
+    """
+
+    def __init__(self, *, task: Task = "multi-label", loss: Literal["asl", "bce"] = "asl") -> None:
+        super().__init__()
+        self.pair_loss = pair_loss(task, loss)
+
+    @property
+    def views(self) -> frozenset[str]:
+        return frozenset()
+
+    def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
+        total = mean_over_images(self.pair_loss(model(batch.images), batch.targets), batch.known)
+        return StepLoss(total, {"supervised": total.detach()})

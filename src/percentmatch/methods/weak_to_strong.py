@@ -1,0 +1,57 @@
+"""Pseudo-labels from the weak view teach the strong view: FixMatch, PercentMatch and their kin, one labeler each."""
+
+from typing import Literal
+
+import torch
+from torch import nn
+
+from percentmatch.errors import UserError
+from percentmatch.labelers import Labeler
+from percentmatch.losses import mean_over_images
+from percentmatch.methods.base import Method, pair_loss, scores_of
+from percentmatch.records import Batch, Scores, StepLoss, Task
+
+
+class WeakToStrong(Method):
+    """The supervised loss plus the labeler's selected pairs on the strong view (Eqs. 2, 6 and 7).
+
+    loss: "asl" (asymmetric, the paper's) or "bce"; with one label an image it is cross-entropy
+    scores: pseudo-labels come from the "student" (one concatenated forward pass, as FixMatch does) or from the moving
+        average of its weights ("teacher", a pass without gradient)
+    """
+
+    def __init__(
+        self,
+        labeler: Labeler,
+        *,
+        task: Task = "multi-label",
+        loss: Literal["asl", "bce"] = "asl",
+        scores: Literal["student", "teacher"] = "student",
+    ) -> None:
+        super().__init__()
+        if scores not in ("student", "teacher"):
+            raise UserError(f"scores must be 'student' or 'teacher', not '{scores}'")
+        self.labeler, self.task, self.scores_from = labeler, task, scores
+        self.pair_loss = pair_loss(task, loss)
+
+    @property
+    def views(self) -> frozenset[str]:
+        return frozenset({"weak", "strong"})
+
+    def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
+        assert batch.weak is not None
+        assert batch.strong is not None
+        b, u = len(batch.images), len(batch.weak)
+        if self.scores_from == "student":
+            logits, weak_logits, strong_logits = model(torch.cat([batch.images, batch.weak, batch.strong])).split(
+                [b, u, u]
+            )
+        else:
+            logits, strong_logits = model(torch.cat([batch.images, batch.strong])).split([b, u])
+            with torch.no_grad():
+                weak_logits = teacher(batch.weak)
+        pseudo = self.labeler(Scores(scores_of(weak_logits, self.task), batch.step))
+        supervised = mean_over_images(self.pair_loss(logits, batch.targets), batch.known)
+        unlabeled = mean_over_images(self.pair_loss(strong_logits, pseudo.targets), pseudo.pair_weights)
+        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
+        return StepLoss(supervised + unlabeled, parts, pseudo)

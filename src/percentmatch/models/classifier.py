@@ -1,0 +1,181 @@
+"""A timm backbone under an ML-Decoder or a linear head."""
+
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Any, Literal
+
+import timm
+import torch
+from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
+from torch import Tensor, nn
+
+from percentmatch.errors import UserError, did_you_mean
+from percentmatch.models.ml_decoder import MLDecoder
+from percentmatch.models.weights import (
+    State,
+    first_misfit,
+    first_missing,
+    load_backbone,
+    load_head,
+    part,
+    read_weights,
+    short_wait_for_hub,
+)
+
+HEADS = ("ml-decoder", "linear")
+
+
+class LinearHead(nn.Module):
+    """Pooled features (n, d) -> logits (n, c); the pooling is the backbone's own."""
+
+    def __init__(self, in_features: int, num_classes: int, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.dropout = nn.Dropout(dropout)
+        self.linear = nn.Linear(in_features, num_classes)
+
+    def forward(self, pooled: Tensor) -> Tensor:
+        return self.linear(self.dropout(pooled))
+
+
+class Classifier(nn.Module):
+    """Images (n, 3, h, w), normalised with `mean` and `std` -> logits (n, c)."""
+
+    def __init__(self, backbone: Any, head: MLDecoder | LinearHead) -> None:
+        super().__init__()
+        self.backbone: Any = backbone  # a timm model: forward_features, forward_head, num_features
+        self.head = head
+        self.mean = _three(backbone.pretrained_cfg.get("mean") or IMAGENET_DEFAULT_MEAN)
+        self.std = _three(backbone.pretrained_cfg.get("std") or IMAGENET_DEFAULT_STD)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(_read(self.backbone, images, as_tokens=isinstance(self.head, MLDecoder)))
+
+
+def _read(backbone: Any, images: Tensor, *, as_tokens: bool) -> Tensor:
+    """What the head sees: tokens (n, t, d), or the backbone's own pooling of them (n, d)."""
+    features = backbone.forward_features(images)
+    if as_tokens:
+        return to_tokens(features, backbone.num_features)
+    return backbone.forward_head(features, pre_logits=True)
+
+
+def to_tokens(features: Tensor, width: int) -> Tensor:
+    """(n, d, h, w), (n, h, w, d) or (n, t, d), where d is `width` -> tokens (n, t, d)."""
+    if not isinstance(features, Tensor):
+        raise ValueError("it gives several feature maps, an ML-Decoder reads one")
+    if features.ndim == 3 and features.shape[2] == width:
+        return features
+    if features.ndim == 4 and features.shape[1] == width:
+        return features.flatten(2).transpose(1, 2)
+    if features.ndim == 4 and features.shape[3] == width:
+        return features.flatten(1, 2)
+    raise ValueError(f"features of shape {tuple(features.shape)} are no map or sequence of width {width}")
+
+
+def build_classifier(
+    backbone: str,
+    *,
+    num_classes: int,
+    head: Literal["ml-decoder", "linear"] = "ml-decoder",
+    image_size: int = 224,
+    weights: str = "none",
+    dropout: float = 0.0,
+) -> Classifier:
+    """Any timm model by name.
+
+    `weights`: "none" (random), "pretrained" (timm's), or a file (.safetensors, .pt, .pth, .bin) with a timm model's
+    state dict or a whole Classifier's; of the latter the head is used too if it fits, else the log says it is random.
+    Parameters that the head never reads (such as a ConvNeXt's last norm under an ML-Decoder) are frozen, so that
+    every trainable parameter gets a gradient.
+    """
+    if head not in HEADS:
+        raise UserError(f"unknown head '{head}'{did_you_mean(head, HEADS)}")
+    if head == "ml-decoder" and dropout:
+        raise UserError(f"dropout {dropout} is for the linear head; the ML-Decoder has its own of 0.1: leave it at 0")
+    if num_classes < 1 or image_size < 1:
+        raise UserError(f"num_classes ({num_classes}) and image_size ({image_size}) must be at least 1")
+    cfg = _known_cfg(backbone)
+    if weights == "pretrained" and not cfg.has_weights:
+        raise UserError(f"timm has no pretrained weights for '{backbone}'; use --weights none or give a file")
+    file = None if weights in ("none", "pretrained") else Path(weights)
+    state = {} if file is None else read_weights(file)
+
+    img_size = image_size if cfg.fixed_input_size else None  # timm drops a None
+    try:
+        trunk = timm.create_model(backbone, num_classes=0, img_size=img_size)
+        width = _connect(trunk, head, image_size)
+    except Exception as error:  # timm's 100 model families refuse a size each in its own way
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"backbone '{backbone}' cannot be used at {image_size} pixels: {reason}") from error
+    reader = MLDecoder(width, num_classes) if head == "ml-decoder" else LinearHead(width, num_classes, dropout=dropout)
+    classifier = Classifier(trunk, reader)
+
+    if weights == "pretrained":
+        trunk.load_state_dict(_pretrained(backbone, img_size).state_dict())
+    elif file is not None:
+        _load_file(classifier, state, file, backbone, img_size)
+    return classifier
+
+
+def _three(values: Any) -> tuple[float, float, float]:
+    first, second, third = values
+    return float(first), float(second), float(third)
+
+
+def _known_cfg(name: str) -> Any:
+    """timm's record of a model (its input size, its weights), or a sentence that names the closest one."""
+    architecture, _, tag = name.partition(".")
+    if not timm.is_model(architecture):
+        close = get_close_matches(name, timm.list_models(), n=1, cutoff=0.6)
+        hint = did_you_mean(name, close) if close else "; `timm.list_models()` lists those there are"
+        raise UserError(f"unknown backbone '{name}'{hint}")
+    tags = timm.list_models(f"{architecture}.*", pretrained=True)
+    if tag and name not in tags:
+        raise UserError(f"backbone '{architecture}' has no weights '{tag}'{did_you_mean(name, [architecture, *tags])}")
+    return timm.get_pretrained_cfg(name)
+
+
+@torch.enable_grad()
+def _connect(backbone: Any, head: str, image_size: int) -> int:
+    """One blank image through the backbone: the width the head will see; what it does not depend on is frozen."""
+    backbone.eval()
+    read = _read(backbone, torch.zeros(1, 3, image_size, image_size), as_tokens=head == "ml-decoder")
+    parameters = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
+    gradients = torch.autograd.grad(read.sum(), parameters, allow_unused=True)
+    for parameter, gradient in zip(parameters, gradients, strict=True):
+        parameter.requires_grad_(gradient is not None)
+    backbone.train()
+    return read.shape[-1]
+
+
+def _pretrained(name: str, img_size: int | None) -> nn.Module:
+    try:
+        with short_wait_for_hub():
+            return timm.create_model(name, num_classes=0, pretrained=True, img_size=img_size)
+    except Exception as error:  # the Hub's client has changed its HTTP library more than once
+        raise UserError(
+            f"the pretrained weights of '{name}' could not be fetched or loaded ({type(error).__name__}); "
+            "check the connection, use --weights none or give a file"
+        ) from error
+
+
+def _load_file(classifier: Classifier, state: State, file: Path, name: str, img_size: int | None) -> None:
+    whole = any(key.startswith("backbone.") for key in state)  # a Classifier's; no timm model has such keys
+    trunk, trunk_state = classifier.backbone, part(state, "backbone.") if whole else state
+    if first_misfit(trunk, trunk_state) and not first_missing(trunk, trunk_state):
+        trunk_state = _resized(name, trunk_state, img_size)
+    load_backbone(trunk, trunk_state, file)
+    if whole:
+        load_head(classifier.head, part(state, "head."), file)
+
+
+def _resized(name: str, state: State, img_size: int | None) -> State:
+    """The tensors with position embeddings resampled to the image size by timm; unchanged where that fails."""
+    overlay = {"state_dict": dict(state)}
+    try:
+        model = timm.create_model(
+            name, num_classes=0, pretrained=True, pretrained_cfg_overlay=overlay, img_size=img_size
+        )
+    except (RuntimeError, ValueError, KeyError, AssertionError):
+        return state
+    return model.state_dict()

@@ -1,0 +1,123 @@
+"""Starting weights: timm's pretrained ones, or a file the user brings."""
+
+import logging
+import ssl
+from collections.abc import Generator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from urllib.error import HTTPError, URLError
+from urllib.request import Request, urlopen
+
+import safetensors.torch
+import torch
+from huggingface_hub import constants as hub_constants
+from torch import Tensor, nn
+
+from percentmatch.errors import UserError
+
+log = logging.getLogger(__name__)
+
+State = Mapping[str, Tensor]
+OLD_CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "last_linear.")  # left out of a backbone in silence
+
+
+def read_weights(path: Path) -> dict[str, Tensor]:
+    """The tensors of a .safetensors file or of a state dict saved with torch.save, wrappers' prefixes removed."""
+    if not path.is_file():
+        raise UserError(f"weights file '{path}' does not exist; give a file, 'none' or 'pretrained'")
+    try:
+        if path.suffix == ".safetensors":
+            state = safetensors.torch.load_file(path)
+        else:
+            state = torch.load(path, map_location="cpu", weights_only=True)
+    except Exception as error:  # damaged files fail in a dozen ways
+        raise UserError(
+            f"weights file '{path}' cannot be read ({type(error).__name__}); "
+            "give a .safetensors file or a state dict saved with torch.save"
+        ) from error
+    for wrapper in ("state_dict", "model"):
+        if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
+            state = state[wrapper]
+    tensors = state.items() if isinstance(state, dict) else ()
+    return {_unwrapped(name): value for name, value in tensors if isinstance(value, Tensor)}
+
+
+def _unwrapped(name: object) -> str:
+    return str(name).removeprefix("module.").removeprefix("_orig_mod.")  # DDP, EMA; torch.compile
+
+
+def part(state: State, prefix: str) -> dict[str, Tensor]:
+    """The tensors whose names start with `prefix`, without it."""
+    return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
+
+
+def first_misfit(module: nn.Module, state: State) -> str | None:
+    """The first tensor, in the module's order, that `state` holds in another shape; in words."""
+    for name, value in _tensors(module).items():
+        if name in state and state[name].shape != value.shape:
+            return f"'{name}' is {tuple(state[name].shape)} there and {tuple(value.shape)} in the model"
+    return None
+
+
+def first_missing(module: nn.Module, state: State) -> str | None:
+    """The first tensor of the module that `state` lacks; batch counters may be absent."""
+    names = (name for name in _tensors(module) if not name.endswith("num_batches_tracked"))
+    return next((name for name in names if name not in state), None)
+
+
+def _tensors(module: nn.Module) -> State:
+    """A module's state without the empty tensors some timm models keep in place of their classifier."""
+    return {name: value for name, value in module.state_dict().items() if value.numel() > 0}
+
+
+def _fill(module: nn.Module, state: State) -> None:
+    module.load_state_dict({name: state[name] for name in _tensors(module) if name in state}, strict=False)
+
+
+def load_backbone(backbone: nn.Module, state: State, path: Path) -> None:
+    """Fill the whole backbone, or say why not."""
+    known = _tensors(backbone).keys()
+    if not known & state.keys():
+        first = f"; its first tensor is '{next(iter(state))}'" if state else ""
+        raise UserError(f"weights file '{path}' holds no tensor of this backbone{first}")
+    if misfit := first_misfit(backbone, state):
+        raise UserError(f"weights file '{path}' does not fit this backbone: {misfit}")
+    if missing := first_missing(backbone, state):
+        raise UserError(f"weights file '{path}' does not fit this backbone: it has no tensor '{missing}'")
+    unused = [name for name in state if name not in known and not name.startswith(OLD_CLASSIFIERS)]
+    if unused:
+        log.warning("%s: %d tensors do not belong to this backbone, the first is %s", path, len(unused), unused[0])
+    _fill(backbone, state)
+
+
+def load_head(head: nn.Module, state: State, path: Path) -> None:
+    """Fill the head if everything fits; else leave it random and say so in the log."""
+    misfit = first_misfit(head, state)
+    missing = first_missing(head, state)
+    if misfit or missing:
+        log.warning("%s: its head does not fit and starts random: %s", path, misfit or f"it has no '{missing}'")
+    else:
+        _fill(head, state)
+
+
+@contextmanager
+def short_wait_for_hub(timeout_seconds: float = 5.0) -> Generator[None, None, None]:
+    """Without the Hub, its client retries for 45 seconds and prints each try: then look in its cache alone."""
+    offline = hub_constants.HF_HUB_OFFLINE
+    hub_constants.HF_HUB_OFFLINE = offline or not _answers(hub_constants.ENDPOINT, timeout_seconds)
+    try:
+        yield
+    finally:
+        hub_constants.HF_HUB_OFFLINE = offline
+
+
+def _answers(address: str, timeout_seconds: float) -> bool:
+    try:
+        urlopen(Request(address, method="HEAD"), timeout=timeout_seconds).close()
+    except HTTPError:
+        return True  # a refusal is an answer
+    except URLError as error:
+        return isinstance(error.reason, ssl.SSLError)  # so is a certificate only Python distrusts
+    except OSError:
+        return False
+    return True

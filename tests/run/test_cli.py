@@ -1,0 +1,187 @@
+"""The command line as a person meets it: help is quick, bad input is one sentence and exit code 2."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from percentmatch import __version__, cli
+from percentmatch.cli import main
+
+SETTINGS = {
+    "--scenes-pool": "60",
+    "--scenes-test": "20",
+    "--validation": "20",
+    "--labeled": "20",
+    "--image-size": "32",
+    "--backbone": "test_resnet",
+    "--head": "linear",
+    "--labeled-batch": "4",
+    "--total-steps": "3",
+}
+
+
+def fast(**changed: str) -> list[str]:
+    settings = SETTINGS | {f"--{name}": value for name, value in changed.items()}
+    return [token for pair in settings.items() for token in pair]
+
+
+FAST = fast()
+
+
+def call(*tokens: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([sys.executable, "-m", "percentmatch", *tokens], capture_output=True, text=True, timeout=120)
+
+
+def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *tokens: str) -> tuple[int, str, str]:
+    """The command in this process: exit code, output, errors."""
+    monkeypatch.setattr(sys, "argv", ["percentmatch", *tokens])
+    try:
+        main()
+        code = 0
+    except SystemExit as exit_:
+        code = int(exit_.code or 0)
+    return code, *capsys.readouterr()
+
+
+def test_help_is_quick_and_imports_no_torch() -> None:
+    code = "import sys; sys.argv = ['percentmatch', '--help']; import percentmatch.cli as c; c.main()"
+    began = time.monotonic()
+    done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, timeout=60)
+    assert time.monotonic() - began < 3  # under a second on a quiet machine
+    assert "demo" in done.stdout
+    assert "| torch" not in done.stderr.replace("  ", " ")
+
+
+def test_version() -> None:
+    assert call("--version").stdout.strip() == __version__
+
+
+def test_train_evaluate_and_resume(tmp_path: Path, monkeypatch, capsys) -> None:
+    out = str(tmp_path / "run")
+    code, printed, _ = run(monkeypatch, capsys, "train", "--out", out, *FAST, "--option", "momentum=0.9")
+    assert code == 0
+    assert "mAP" in printed
+    assert "momentum: 0.9" in (tmp_path / "run" / "config.yaml").read_text()
+    code, printed, _ = run(monkeypatch, capsys, "evaluate", out)
+    assert code == 0
+    assert "hourglass" in printed
+    code, _, errors = run(monkeypatch, capsys, "train", "--out", out, *FAST)
+    assert code == 2
+    assert "already holds a run" in errors
+    code, _, errors = run(monkeypatch, capsys, "train", "--out", out, "--resume", "--lr", "0.5")
+    assert code == 2
+    assert "lr=0.0003, not 0.5" in errors
+    assert run(monkeypatch, capsys, "train", "--out", out, "--resume")[0] == 0
+
+
+def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path, monkeypatch) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("lr: 5e-3\nstrong_view: {ops: 2}\noptions: {momentum: 0.9, num_bins: 50}\n")
+    seen = {}
+    monkeypatch.setattr("percentmatch.train.train", lambda config, out, resume: seen.update(config=config) or {})
+    tokens = [
+        "train",
+        "--out",
+        "x",
+        "--preset",
+        "demo",
+        "--config",
+        str(file),
+        "--lr",
+        "0.25",
+        "--option",
+        "num_bins=60",
+    ]
+    cli.run([*tokens, "--strong-view.strength", "0.25", "--labeled-view.no-flip"])
+    config = seen["config"]
+    assert config.lr == 0.25
+    assert config.strong_view.ops == 2
+    assert config.strong_view.strength == 0.25
+    assert not config.labeled_view.flip
+    assert config.image_size == 40  # of the preset
+    assert config.options["momentum"] == 0.9
+    assert config.options["num_bins"] == "60"
+
+
+def test_methods_lists_every_method_and_option(monkeypatch, capsys) -> None:
+    _, printed, _ = run(monkeypatch, capsys, "methods")
+    assert all(name in printed for name in ("supervised", "fixmatch", "percentmatch"))
+    _, printed, _ = run(monkeypatch, capsys, "methods", "percentmatch")
+    assert "upper_percentile" in printed
+    assert "0.98" in printed
+
+
+BAD = {
+    "flag typo": (["train", "--out", "OUT", "--lrr", "1"], "--lr"),
+    "wrong type": (["train", "--out", "OUT", "--lr", "fast"], "--lr"),
+    "out of range": (["train", "--out", "OUT", "--ema-decay", "1.5"], "ema_decay must lie between 0 and 1, not 1.5"),
+    "unknown choice": (["train", "--out", "OUT", "--head", "big"], "--head"),
+    "unknown method": (["train", "--out", "OUT", "--method", "percentmach"], "did you mean 'percentmatch'?"),
+    "unknown option": (["train", "--out", "OUT", "--option", "momentm=1"], "did you mean 'momentum'?"),
+    "option without value": (["train", "--out", "OUT", "--option", "momentum"], "NAME=VALUE"),
+    "option of wrong type": (["train", "--out", "OUT", "--option", "num_bins=many"], "num_bins"),
+    "momentum out of range": (["train", "--out", "OUT", *FAST, "--option", "momentum=1.5"], "momentum"),
+    "crossed percentiles": (
+        ["train", "--out", "OUT", *FAST, "--option", "upper_percentile=0.05"],
+        "upper_percentile=0.05",
+    ),
+    "unknown preset": (["train", "--out", "OUT", "--preset", "dmo"], "did you mean 'demo'?"),
+    "no such config": (["train", "--out", "OUT", "--config", "none.yaml"], "none.yaml"),
+    "unknown backbone": (["train", "--out", "OUT", *fast(backbone="resnet5O")], "resnet50"),
+    "too many labels": (["train", "--out", "OUT", *fast(labeled="100")], "100"),
+    "no unlabeled left": (["train", "--out", "OUT", *fast(labeled="40")], "needs unlabeled images"),
+    "no such device": (["train", "--out", "OUT", *FAST, "--device", "cuda:99"], "--device cpu"),
+    "nothing to resume": (["train", "--out", "OUT", "--resume"], "holds no run"),
+    "no such run": (["evaluate", "OUT"], "holds no run"),
+    "unknown command": (["trian"], "train"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_is_one_sentence_and_exit_code_2(case: str, tmp_path: Path, monkeypatch, capsys) -> None:
+    tokens, named = BAD[case]
+    out = tmp_path / "run"
+    code, printed, errors = run(monkeypatch, capsys, *(str(out) if token == "OUT" else token for token in tokens))
+    assert code == 2, printed + errors
+    assert named in errors
+    assert errors.startswith("percentmatch: ")
+    assert len(errors.strip().splitlines()) == 1
+    assert not out.exists()
+
+
+@pytest.mark.parametrize(
+    ("text", "named"),
+    [
+        ("learning_rate: 1", "unknown setting 'learning_rate'"),
+        ("lr: [1]", "'lr' must be a float"),
+        ("total_steps: 1.5", "'total_steps' must be a int"),
+        ("flip: true", "unknown setting 'flip'"),
+        ("strong_view: {opps: 2}", "unknown setting 'strong_view.opps'; did you mean 'ops'?"),
+        ("strong_view: 3", "strong_view"),
+        ("head: huge", "'head' must be one of ml-decoder, linear"),
+        ("- a\n- b", "must hold names and values"),
+        ("a: [", "not valid YAML"),
+        ("options: {momentum: high}", "option 'momentum' must be a float"),
+    ],
+)
+def test_a_bad_config_file_is_named_with_what_is_wrong(
+    text: str, named: str, tmp_path: Path, monkeypatch, capsys
+) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(text)
+    code, _, errors = run(monkeypatch, capsys, "train", "--out", str(tmp_path / "run"), "--config", str(file))
+    assert code == 2
+    assert named in errors
+    assert len(errors.strip().splitlines()) == 1
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, monkeypatch, capsys) -> None:
+    (tmp_path / "thesis.txt").write_text("precious")
+    code, _, errors = run(monkeypatch, capsys, "train", "--out", str(tmp_path), *FAST)
+    assert code == 2
+    assert "is not empty" in errors
+    assert [path.name for path in tmp_path.iterdir()] == ["thesis.txt"]
