@@ -1,0 +1,70 @@
+"""Tables in the docs, made from results files. A table stands between `<!-- name -->` and `<!-- /name -->`."""
+
+import json
+import re
+import statistics
+from pathlib import Path
+from typing import Any
+
+ROOT = Path(__file__).parent.parent
+
+
+def write_json(path: Path, value: object) -> None:
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps(value, indent=1) + "\n")
+
+
+def fill(file: Path, name: str, table: str) -> None:
+    """Replace the table `name` in a file."""
+    text = file.read_text()
+    pattern = rf"(<!-- {name} -->\n).*?(<!-- /{name} -->)"
+    if not re.search(pattern, text, re.DOTALL):
+        raise ValueError(f"{file} has no block '{name}'")
+    file.write_text(re.sub(pattern, lambda found: f"{found[1]}{table}{found[2]}", text, flags=re.DOTALL))
+
+
+def read_block(file: Path, name: str) -> str:
+    found = re.search(rf"<!-- {name} -->\n(.*?)<!-- /{name} -->", file.read_text(), re.DOTALL)
+    return found[1] if found else ""
+
+
+def demo_table(results: dict[str, Any]) -> str:
+    """Mean +- standard deviation over the seeds, and each seed's gain over supervised."""
+    lines = [
+        "| method | test mAP | test AUC | gain in mAP over supervised, seed by seed | minutes a run |",
+        "|---|---|---|---|---|",
+    ]
+    baseline = {run["seed"]: run["mAP"] for run in results["runs"] if run["method"] == "supervised"}
+    for method in dict.fromkeys(run["method"] for run in results["runs"]):
+        runs = [run for run in results["runs"] if run["method"] == method]
+        gains = ", ".join(f"{100 * (run['mAP'] - baseline[run['seed']]):+.1f}" for run in runs)
+        minutes = statistics.mean(run["minutes"] for run in runs)
+        gains = "" if method == "supervised" else gains
+        lines.append(f"| {method} | {_spread(runs, 'mAP')} | {_spread(runs, 'AUC')} | {gains} | {minutes:.1f} |")
+    seeds = ", ".join(str(seed) for seed in results["seeds"])
+    lines += [
+        "",
+        f"{results['labeled']} labeled and {results['unlabeled']} unlabeled scenes of {results['image_size']} pixels, "
+        f"{results['total_steps']} steps; seeds {seeds}; mean ± standard deviation; {results['device']}; commit {results['commit']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _spread(runs: list[dict[str, Any]], key: str) -> str:
+    values = [100 * run[key] for run in runs]
+    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+
+
+def labeler_table(results: dict[str, Any]) -> str:
+    lines = ["| classes | bins | ms a step | ns a cell | state, bytes |", "|---|---|---|---|---|"]
+    for row in results["rows"]:
+        lines.append(
+            f"| {row['classes']:,} | {row['bins']} | {row['ms']:.3f} | {1e6 * row['ms'] / row['classes'] / row['bins']:.2f} | {row['state_bytes']:,} |"
+        )
+    lines += [
+        "",
+        f"Thresholds, selection and update for {results['images']} images, median of {results['repeats']} steps; {results['device']}; commit {results['commit']}.",
+        "",
+    ]
+    return "\n".join(lines)
