@@ -45,10 +45,14 @@ def demo_table(results: dict[str, Any]) -> str:
     lines += [
         "",
         f"{results['labeled']} labeled and {results['unlabeled']} unlabeled scenes of {results['image_size']} pixels, "
-        f"{results['total_steps']} steps; seeds {seeds}; mean ± standard deviation; {results['device']}; commit {results['commit']}.",
+        f"{results['total_steps']} steps; seeds {seeds}; mean ± standard deviation; {_where(results)}.",
         "",
     ]
     return "\n".join(lines)
+
+
+def _where(results: dict[str, Any]) -> str:
+    return f"{results['device']}, torch {results['torch']}, commit {results['commit']}"
 
 
 def _spread(runs: list[dict[str, Any]], key: str) -> str:
@@ -59,12 +63,12 @@ def _spread(runs: list[dict[str, Any]], key: str) -> str:
 def labeler_table(results: dict[str, Any]) -> str:
     lines = ["| classes | bins | ms a step | ns a cell | state, bytes |", "|---|---|---|---|---|"]
     for row in results["rows"]:
-        lines.append(
-            f"| {row['classes']:,} | {row['bins']} | {row['ms']:.3f} | {1e6 * row['ms'] / row['classes'] / row['bins']:.2f} | {row['state_bytes']:,} |"
-        )
+        cell = 1e6 * row["ms"] / row["classes"] / row["bins"]
+        lines.append(f"| {row['classes']:,} | {row['bins']} | {row['ms']:.3f} | {cell:.2f} | {row['state_bytes']:,} |")
     lines += [
         "",
-        f"Thresholds, selection and update for {results['images']} images, median of {results['repeats']} steps; {results['device']}; commit {results['commit']}.",
+        f"Thresholds, selection and update for {results['images']} images, median of {results['repeats']} steps; "
+        f"{_where(results)}.",
         "",
     ]
     return "\n".join(lines)

@@ -43,7 +43,7 @@ def load_classifier(path: Path, device: torch.device) -> tuple[Classifier, Card]
     try:
         with safe_open(path, framework="pt") as file:
             fields: dict[str, Any] = json.loads(file.metadata()[KEY])
-            card = Card(**{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()})
+            card = Card(**{name: _frozen(value) for name, value in fields.items()})
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     except FileNotFoundError:
         raise UserError(f"there is no model '{path}'; has the run finished?") from None
@@ -61,3 +61,8 @@ def load_classifier(path: Path, device: torch.device) -> tuple[Classifier, Card]
     except RuntimeError as error:
         raise UserError(f"the weights in '{path}' do not fit the {card.backbone} they name") from error
     return model.to(device).eval(), card
+
+
+def _frozen(value: Any) -> Any:
+    """JSON knows no tuples."""
+    return tuple(value) if isinstance(value, list) else value
