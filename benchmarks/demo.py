@@ -1,12 +1,12 @@
-"""The demo on seeds its settings were not chosen on: results/demo.json and the tables made from it.
+"""The demo on seeds its settings were not chosen on: results/demo.json.
 
-`uv run python benchmarks/demo.py` (about 12 minutes on 2 cores; resumes where it stopped)
+`uv run python benchmarks/demo.py` (about 12 minutes on 2 cores; resumes where it stopped); then `benchmarks/tables.py`
 """
 
 from pathlib import Path
 
 import torch
-from tables import ROOT, demo_table, fill, write_json
+from tables import ROOT, demo_table, write_json
 
 from percentmatch.demo import DEMO_METHODS, demo_config, run_demo
 from percentmatch.run_folder import RunFolder, environment
@@ -42,8 +42,6 @@ def main() -> None:
         "runs": rows,
     }
     write_json(ROOT / "results" / "demo.json", results)
-    for file in ("README.md", "docs/demo.md"):
-        fill(ROOT / file, "demo", demo_table(results))
     print(demo_table(results))
 
 

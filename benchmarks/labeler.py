@@ -1,13 +1,13 @@
-"""What the PercentMatch labeler costs: results/labeler.json and the table in docs/benchmarks.md.
+"""What the PercentMatch labeler costs: results/labeler.json.
 
-`uv run python benchmarks/labeler.py` (half a minute)
+`uv run python benchmarks/labeler.py` (half a minute); then `benchmarks/tables.py`
 """
 
 import statistics
 import time
 
 import torch
-from tables import ROOT, fill, labeler_table, write_json
+from tables import ROOT, labeler_table, write_json
 
 from percentmatch.labelers import PercentMatch
 from percentmatch.records import Facts, Scores
@@ -46,7 +46,6 @@ def main() -> None:
             rows.append({"classes": num_classes, "bins": num_bins, "ms": ms, "state_bytes": state_bytes})
     results = {"images": IMAGES, "repeats": REPEATS, **environment(device), "rows": rows}
     write_json(ROOT / "results" / "labeler.json", results)
-    fill(ROOT / "docs" / "benchmarks.md", "labeler", labeler_table(results))
     print(labeler_table(results))
 
 

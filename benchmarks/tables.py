@@ -51,6 +51,23 @@ def demo_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def tuning_table(results: dict[str, Any], batches: tuple[str, ...]) -> str:
+    """Validation mAP of each setting, and its gain over the supervised runs of the same batch, labels and seeds."""
+    lines = ["| batch | labels | run | seeds | validation mAP | AUC | gain in mAP |", "|---|---|---|---|---|---|---|"]
+    for batch in (batch for batch in results["batches"] if batch["batch"] in batches):
+        groups: dict[tuple[int, str], list[dict[str, Any]]] = {}
+        for run in batch["runs"]:
+            groups.setdefault((run["labeled"], run["run"]), []).append(run)
+        for (labeled, name), runs in sorted(groups.items()):
+            sup = {r["seed"]: r["mAP"] for r in batch["runs"] if (r["method"], r["labeled"]) == ("supervised", labeled)}
+            gain = statistics.mean(100 * (run["mAP"] - sup[run["seed"]]) for run in runs)
+            shown = "" if runs[0]["method"] == "supervised" else f"{gain:+.1f}"
+            mean_ap, auc = (100 * statistics.mean(run[key] for run in runs) for key in ("mAP", "AUC"))
+            seeds = f"{runs[0]['seed']}-{runs[-1]['seed']}" if len(runs) > 1 else str(runs[0]["seed"])
+            lines.append(f"| {batch['batch']} | {labeled} | {name} | {seeds} | {mean_ap:.1f} | {auc:.1f} | {shown} |")
+    return "\n".join([*lines, "", f"Conditions: {results['conditions']}.", ""])
+
+
 def _where(results: dict[str, Any]) -> str:
     return f"{results['device']}, torch {results['torch']}, commit {results['commit']}"
 
@@ -72,3 +89,18 @@ def labeler_table(results: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def main() -> None:
+    """Write every table again from the results files."""
+    demo, labeler, tuning = (
+        json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in ("demo", "labeler", "demo_tuning")
+    )
+    for file in ("README.md", "docs/demo.md"):
+        fill(ROOT / file, "demo", demo_table(demo))
+    fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(labeler))
+    fill(ROOT / "docs/experiments.md", "tuning", tuning_table(tuning, ("7", "8")))
+
+
+if __name__ == "__main__":
+    main()

@@ -6,10 +6,12 @@ from functools import lru_cache
 from percentmatch.config import Config
 from percentmatch.data.images import Images
 from percentmatch.data.split import Split, make_split
+from percentmatch.records import Task
 
 __all__ = ["Data", "Images", "Split", "load_data", "make_split"]
 
 SCENES_SEED = 2022  # the scenes are one fixed data set; a run's seeds choose labels and training, not pictures
+FIRST_TEST_SCENE = 1_000_000  # pools begin at 0, so no pool of any size holds a test scene
 
 
 @dataclass(frozen=True)
@@ -25,9 +27,9 @@ def load_data(config: Config) -> Data:
 
 
 @lru_cache(maxsize=1)
-def _scenes(num_pool: int, num_test: int, size: int, task: str) -> Data:
+def _scenes(num_pool: int, num_test: int, size: int, task: Task) -> Data:
     from percentmatch.data.scenes import draw_scenes
 
-    test = draw_scenes(num_test, size=size, seed=SCENES_SEED, task=task)  # ty: ignore[invalid-argument-type]
-    pool = draw_scenes(num_pool, size=size, seed=SCENES_SEED, task=task, first=num_test)  # ty: ignore[invalid-argument-type]
+    test = draw_scenes(num_test, size=size, seed=SCENES_SEED, task=task, first=FIRST_TEST_SCENE)
+    pool = draw_scenes(num_pool, size=size, seed=SCENES_SEED, task=task)
     return Data(pool, test)
