@@ -11,7 +11,7 @@ from tables import ROOT, demo_table, write_json
 from percentmatch.demo import DEMO_METHODS, demo_config, run_demo
 from percentmatch.run_folder import RunFolder, environment
 
-SEEDS = (0, 1, 2)  # settings were chosen on validation images with seeds 10 to 13
+SEEDS = (0, 1, 2)  # settings were chosen on validation images with seeds 10 to 15
 RUNS = Path("runs/benchmark-demo")
 
 

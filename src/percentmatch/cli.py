@@ -1,8 +1,9 @@
 """The command line: one importable function a verb. Heavy imports happen inside, so that `--help` is quick."""
 
 import sys
+from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
@@ -61,13 +62,9 @@ def train(
     option
         NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
     """
-    import dataclasses
-
     from percentmatch.train import train
 
-    base = _base(config, preset, out if resume else None)
-    settings = dataclasses.replace(settings, options={**base.get("options", {}), **_options(option or [])})
-    metrics = train(settings, out, resume=resume)
+    metrics = train(replace(settings, options=_options(option or [])), out, resume=resume)
     for part in ("validation", "test"):
         if part in metrics:
             score = metrics[part]["ema"]
@@ -88,8 +85,8 @@ def evaluate(run: Path, *, part: Literal["test", "validation"] = "test", device:
     device
         auto, cpu, cuda or cuda:N.
     """
+    from percentmatch.evaluate import score_run
     from percentmatch.show import show_scores
-    from percentmatch.train import score_run
 
     show_scores(score_run(run, part, device))
 
@@ -122,19 +119,18 @@ def _options(pairs: list[str]) -> dict[str, str]:
     return options
 
 
-def _base(config: Path | None, preset: str | None, resumed: Path | None) -> dict[str, Any]:
-    """The settings below the flags, checked."""
+def _below_flags(config: str | None, preset: str | None, resumed: str | None) -> Config:
+    """The settings that flags override: those of the run to be resumed, or of the preset and the file above it."""
     from percentmatch.run_folder import RunFolder, read_yaml
 
     if preset is not None and preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
     base = PRESETS[preset] if preset else {}
     if resumed:
-        base = RunFolder(resumed).read_config().to_dict()
+        base = RunFolder(Path(resumed)).read_config().to_dict()
     if config:
-        base = merge(base, read_yaml(config))
-        Config.from_dict(base, source=str(config))
-    return base
+        base = merge(base, read_yaml(Path(config)))
+    return Config.from_dict(base, source=config or "preset")
 
 
 def _flag_value(tokens: list[str], flag: str) -> str | None:
@@ -152,12 +148,10 @@ def run(tokens: list[str]) -> None:
     app.config = ()
     if tokens[:1] == ["train"] and not {"-h", "--help"} & set(tokens):
         config, preset, out = (_flag_value(tokens, flag) for flag in ("--config", "--preset", "--out"))
-        resumed = Path(out) if out and "--resume" in tokens else None
-        if config or preset or resumed:
-            base = _base(Path(config) if config else None, preset, resumed)
-            flat = Config.from_dict(base).to_dict()
-            del flat["options"]
-            app.config = Dict(flat, use_commands_as_keys=False)
+        below = _below_flags(config, preset, out if "--resume" in tokens else None).to_dict()
+        options = [token for name, value in below.pop("options").items() for token in ("--option", f"{name}={value}")]
+        tokens = [tokens[0], *options, *tokens[1:]]  # the command line's own options come later and win
+        app.config = Dict(below, use_commands_as_keys=False)
     app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
 
 

@@ -136,6 +136,9 @@ class Config:
             )
         _require(self.lr > 0, "lr", self.lr, "must be above 0")
         _require(self.labeled > 0, "labeled", self.labeled, "must be above 0")
+        for name in ("labeled", "validation"):
+            value = getattr(self, name)
+            _require(value < 1 or value == int(value), name, value, "must be a share below 1 or a whole number")
         divides = self.labeled_batch % self.accumulate == 0
         _require(divides, "accumulate", self.accumulate, f"must divide labeled_batch ({self.labeled_batch})")
 

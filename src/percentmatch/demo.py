@@ -28,7 +28,7 @@ def demo_config(method: str, *, seed: int = 0, device: str = "auto") -> Config:
 def run_demo(out: Path, *, seed: int = 0, device: str = "auto") -> dict[str, dict[str, Any]]:
     """Train what is not trained yet, print the table and return the metrics by method."""
     results = {}
-    table = Table("method", title="Made-up scenes, test images, averaged weights", box=None)
+    table = Table("method", box=None)
     for column in ("mAP", "AUC", "minutes"):
         table.add_column(column, justify="right")
     for method in DEMO_METHODS:
@@ -37,6 +37,7 @@ def run_demo(out: Path, *, seed: int = 0, device: str = "auto") -> dict[str, dic
         metrics = results[method] = train(config, folder.path, resume=folder.config.exists())
         score = metrics["test"]["ema"]
         table.add_row(method, percent(score["mAP"]), percent(score["AUC"]), f"{metrics['minutes']:.1f}")
+    print(f"\nMade-up scenes, {config.labeled:.0f} labeled images, scores on test images:\n")
     Console().print(table)
-    print(f"Run folders: {out}/<method>-seed{seed}")
+    print(f"\nRun folders: {out}/<method>-seed{seed}")
     return results

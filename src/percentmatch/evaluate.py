@@ -1,17 +1,20 @@
-"""Scores of a model on a set of images."""
+"""Scores of a model on a set of images, always in float32."""
 
+from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from percentmatch.augment import resize
-from percentmatch.augment.frame import frame
-from percentmatch.data import Images
+from percentmatch.augment import frame, resize
+from percentmatch.data import Images, load_data
+from percentmatch.device import pick_device
+from percentmatch.errors import UserError
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import accuracy_top1, score
-from percentmatch.models import Card
+from percentmatch.models import Card, load_classifier
 from percentmatch.records import Task
+from percentmatch.run_folder import RunFolder
 
 BATCH = 256
 
@@ -33,3 +36,17 @@ def evaluate(scores: Tensor, images: Images, task: Task) -> dict[str, Any]:
     """The metrics of probabilities (n, c) against the images' labels."""
     result = score(scores, images.targets, images.known, images.class_names)
     return {**result, "accuracy": accuracy_top1(scores, images.targets)} if task == "single-label" else result
+
+
+def score_run(path: str | Path, part: str = "test", device: str = "auto") -> dict[str, Any]:
+    """Score the model a run has saved on one part of its split."""
+    folder = RunFolder(Path(path))
+    config, place = folder.read_config(), pick_device(device)
+    model, card = load_classifier(folder.model, place)
+    data = load_data(config)
+    ids = getattr(folder.read_split(), part)
+    if not ids:
+        raise UserError(f"the run in '{path}' has no {part} images")
+    images = (data.test if part == "test" else data.pool).part(ids)
+    scores = probabilities(model, images.pixels, card, place)
+    return evaluate(scores, images, card.task)

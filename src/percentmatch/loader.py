@@ -6,10 +6,10 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from percentmatch.augment import make_view, mix
-from percentmatch.augment.frame import frame
+from percentmatch.augment import frame, make_view, mix
 from percentmatch.config import Config, View
 from percentmatch.data import Images, Split
+from percentmatch.device import send
 from percentmatch.records import Batch
 
 LABELED, UNLABELED = 0, 1  # streams of the samplers
@@ -44,9 +44,7 @@ class Loader:
         device: torch.device,
     ) -> None:
         self.config, self.views, self.mean, self.std, self.device = config, views, mean, std, device
-        row_of = {name: row for row, name in enumerate(pool.ids)}
-        self.labeled = torch.tensor([row_of[name] for name in split.labeled])  # (n,) on the host
-        self.unlabeled = torch.tensor([row_of[name] for name in split.unlabeled])  # (N,) on the host
+        self.labeled, self.unlabeled = pool.rows(split.labeled), pool.rows(split.unlabeled)  # (n,), (N,) on the host
         self.unlabeled_on_device = self.unlabeled.to(device)
         self.pixels = frame(pool.pixels, config.frame).to(device)
         self.targets, self.known = pool.targets.to(device), pool.known.to(device)
@@ -57,7 +55,7 @@ class Loader:
         b = config.labeled_batch // config.accumulate
         u = b * config.unlabeled_ratio
         first = step * config.accumulate + micro
-        row = self._send(self.labeled[rows_at(config.seed, LABELED, first * b, b, len(self.labeled))])
+        row = send(self.labeled[rows_at(config.seed, LABELED, first * b, b, len(self.labeled))], self.device)
         batch = Batch(
             images=self._view(row, config.labeled_view, LABELED_VIEW, step, micro * b),
             targets=self.targets[row].float(),
@@ -68,10 +66,10 @@ class Loader:
         if not self.views:
             return batch
         picked = rows_at(config.seed, UNLABELED, first * u, u, len(self.unlabeled))
-        row = self._send(self.unlabeled[picked])
+        row = send(self.unlabeled[picked], self.device)
         weak = self._view(row, config.weak_view, WEAK_VIEW, step, micro * u) if "weak" in self.views else None
         strong = self._view(row, config.strong_view, STRONG_VIEW, step, micro * u) if "strong" in self.views else None
-        return replace(batch, weak=weak, strong=strong, index=self._send(picked))
+        return replace(batch, weak=weak, strong=strong, index=send(picked, self.device))
 
     def truth(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Labels of unlabeled rows and where they are known: for audits of pseudo-labels, never for training."""
@@ -91,7 +89,3 @@ class Loader:
             sample=slots,
             stream=stream,
         )
-
-    def _send(self, rows: Tensor) -> Tensor:
-        """Host rows to the device without waiting for it."""
-        return rows.pin_memory().to(self.device, non_blocking=True) if self.device.type == "cuda" else rows

@@ -179,6 +179,16 @@ def test_a_bad_config_file_is_named_with_what_is_wrong(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_split_of_other_data_is_refused(tmp_path: Path, monkeypatch, capsys) -> None:
+    out = tmp_path / "run"
+    assert run(monkeypatch, capsys, "train", "--out", str(out), *FAST)[0] == 0
+    split = out / "split.json"
+    split.write_text(split.read_text().replace("scene-1000003", "photo-3"))
+    code, _, errors = run(monkeypatch, capsys, "evaluate", str(out))
+    assert code == 2
+    assert "no image 'photo-3'" in errors
+
+
 def test_a_folder_with_other_files_is_left_alone(tmp_path: Path, monkeypatch, capsys) -> None:
     (tmp_path / "thesis.txt").write_text("precious")
     code, _, errors = run(monkeypatch, capsys, "train", "--out", str(tmp_path), *FAST)

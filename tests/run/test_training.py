@@ -14,10 +14,12 @@ import torch
 import yaml
 
 from percentmatch import checkpoint
+from percentmatch import run as run_module
 from percentmatch import train as train_module
 from percentmatch.config import Config
 from percentmatch.errors import UserError
-from percentmatch.train import score_run, train
+from percentmatch.evaluate import score_run
+from percentmatch.train import train
 
 TINY = Config(
     scenes_pool=120,
@@ -180,12 +182,12 @@ def test_training_learns(tmp_path: Path) -> None:
 
 
 def test_a_loss_that_is_not_finite_stops_with_step_and_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Broken(train_module.Loader):
+    class Broken(run_module.Loader):
         def batch(self, step: int, micro: int = 0):
             batch = super().batch(step, micro)
             return replace(batch, images=batch.images * torch.nan) if step == 7 else batch
 
-    monkeypatch.setattr(train_module, "Loader", Broken)
+    monkeypatch.setattr(run_module, "Loader", Broken)
     with pytest.raises(UserError, match=r"supervised loss.* not finite at step 7"):
         train(TINY, tmp_path / "run")
     kept = torch.load(tmp_path / "run" / "last.pt", weights_only=True)

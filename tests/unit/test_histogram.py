@@ -119,6 +119,12 @@ def test_a_distribution_stays_one_and_its_quantiles_stay_ordered(
     assert (found.diff(dim=1) >= 0).all()
 
 
+def test_the_state_is_one_number_a_class_and_bin() -> None:
+    """20 classes x 100 bins x 4 bytes, and the weight of the start."""
+    state = ScoreHistogram(20, num_bins=100).state_dict()
+    assert sum(value.nbytes for value in state.values()) == 20 * 100 * 4 + 4
+
+
 @pytest.mark.parametrize(
     ("wrong", "named"), [({"momentum": 1.5}, "momentum"), ({"num_bins": 1}, "num_bins"), ({"bins": "log"}, "bins")]
 )

@@ -2,6 +2,7 @@
 
 from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import mix, uniforms
+from percentmatch.augment.frame import frame
 from percentmatch.augment.geometry import GEOMETRY
 from percentmatch.augment.views import NAMES, OPERATIONS, Plan, apply, draw, make_view, normalise, resize
 
@@ -13,6 +14,7 @@ __all__ = [
     "Plan",
     "apply",
     "draw",
+    "frame",
     "make_view",
     "mix",
     "normalise",

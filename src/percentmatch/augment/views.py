@@ -18,6 +18,7 @@ from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import uniforms
 from percentmatch.augment.geometry import GEOMETRY, crop, flip, product, warp
 from percentmatch.config import View
+from percentmatch.device import send
 
 
 @dataclass(frozen=True)
@@ -98,16 +99,16 @@ def apply(images: Tensor, plan: Plan, size: int, mean: Sequence[float], std: Seq
     _check(images)
     if len(images) != len(plan):
         raise ValueError(f"the plan is for {len(plan)} images, not for {len(images)}")
-    warped = warp(images, _send(plan.matrix, images), _send(plan.shown, images), size).round_()
+    warped = warp(images, send(plan.matrix, images.device), send(plan.shown, images.device), size).round_()
     rows = list(warped.unbind())  # n times (3, size, size)
-    values = _send(plan.values, images).split([len(chosen) for _, chosen in plan.groups])
+    values = send(plan.values, images.device).split([len(chosen) for _, chosen in plan.groups])
     for (name, chosen), value in zip(plan.groups, values, strict=True):
         changed = COLOUR[name](torch.stack([rows[row] for row in chosen]), value)
         for row, image in zip(chosen, changed.unbind(), strict=True):
             rows[row] = image
     views = _normalise_(torch.stack(rows), mean, std)  # (n, 3, size, size)
     if plan.cutout is not None:
-        side, centre_x, centre_y = _send(plan.cutout, images)[:, :, None].unbind(1)  # (n, 1) each
+        side, centre_x, centre_y = send(plan.cutout, images.device)[:, :, None].unbind(1)  # (n, 1) each
         place = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) the pixels' centres
         hit_x, hit_y = (place - centre_x).abs() < side / 2, (place - centre_y).abs() < side / 2  # (n, size)
         views.mul_(~(hit_y[:, None, :, None] & hit_x[:, None, None, :]))  # 0 is the mean colour
@@ -148,7 +149,9 @@ def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Te
 
 def _normalise_(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """`normalise` in place, one allocation less."""
-    shift, scale = _send(torch.tensor([mean, std], dtype=torch.float32), images)[:, :, None, None]  # (3, 1, 1) each
+    shift, scale = send(torch.tensor([mean, std], dtype=torch.float32), images.device)[
+        :, :, None, None
+    ]  # (3, 1, 1) each
     return images.div_(255).sub_(shift).div_(scale)
 
 
@@ -182,11 +185,6 @@ def _schedule(op: Tensor, value: Tensor) -> tuple[tuple[tuple[str, tuple[int, ..
         groups.append((name, chosen))
         values += [queues[row].pop()[1] for row in chosen]
     return tuple(groups), torch.tensor(values, dtype=torch.float64)
-
-
-def _send(tensor: Tensor, images: Tensor) -> Tensor:
-    """Copy to the images' device without waiting for it."""
-    return tensor.pin_memory().to(images.device, non_blocking=True) if images.is_cuda else tensor
 
 
 def _check(images: Tensor) -> None:

@@ -1,0 +1,178 @@
+"""The state of a run: built from its settings, saved, restored, scored and finished."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from percentmatch import __version__
+from percentmatch.augment import mix
+from percentmatch.checkpoint import load_checkpoint, save_checkpoint, write_atomic, write_json
+from percentmatch.config import Config
+from percentmatch.data import Data, Images, Split, make_split
+from percentmatch.errors import UserError
+from percentmatch.evaluate import evaluate, probabilities
+from percentmatch.loader import Loader
+from percentmatch.meter import Meter
+from percentmatch.methods import build_method
+from percentmatch.metrics import pseudo_label_quality
+from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes
+from percentmatch.optim import Ema, build_optimizer
+from percentmatch.records import Facts, PseudoLabels
+from percentmatch.run_folder import RunFolder
+
+INIT = 1_000_003  # stream of the model's initial weights
+
+
+class Run:
+    """Everything that moves during a run, so that saving it is saving the run."""
+
+    def __init__(self, config: Config, folder: RunFolder, data: Data, device: torch.device) -> None:
+        self.config, self.folder, self.device = config, folder, device
+        self.test = data.test
+        ids = data.pool.ids, data.test.ids
+        self.split: Split = make_split(
+            *ids, labeled=config.labeled, validation=config.validation, seed=config.split_seed
+        )
+        self.validation = data.pool.part(self.split.validation)
+        labeled = data.pool.part(self.split.labeled)
+        torch.manual_seed(mix(config.seed, INIT))
+        self.model: Classifier = build_classifier(
+            config.backbone,
+            num_classes=len(data.pool.class_names),
+            head=config.head,
+            image_size=config.image_size,
+            weights=config.weights,
+            dropout=config.dropout,
+        ).to(device)
+        self.model.to(memory_format=torch.channels_last)  # faster on CPU and GPU
+        self.card = Card(
+            backbone=config.backbone,
+            head=config.head,
+            dropout=config.dropout,
+            image_size=config.image_size,
+            frame=config.frame,
+            task=config.task,
+            class_names=data.pool.class_names,
+            mean=self.model.mean,
+            std=self.model.std,
+            version=__version__,
+        )
+        self.facts = Facts.from_targets(labeled.targets, labeled.known, len(self.split.unlabeled), config.total_steps)
+        self.method = build_method(config.method, self.facts, config.task, config.options).to(device)
+        if self.method.views and not self.split.unlabeled:
+            raise UserError(f"method '{config.method}' needs unlabeled images; ask for fewer --labeled or --validation")
+        self.ema = Ema(self.model, config.ema_decay)
+        self.optimizer = build_optimizer(self.model, config, device)
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        mean, std = self.model.mean, self.model.std
+        self.loader = Loader(config, data.pool, self.split, views=self.method.views, mean=mean, std=std, device=device)
+        self.meter = Meter()
+        self.step = 0
+        self.seconds, self.began = 0.0, time.monotonic()
+
+    @property
+    def images_per_step(self) -> int:
+        """Images that pass through the student in one step."""
+        return self.config.labeled_batch * (1 + self.config.unlabeled_ratio * len(self.method.views))
+
+    def autocast(self) -> torch.autocast:
+        wanted = {"auto": self.device.type == "cuda", "float32": False, "bfloat16": True}[self.config.precision]
+        return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=wanted)
+
+    def unseen_classes(self) -> list[str]:
+        names = self.test.class_names
+        return [name for name, unseen in zip(names, self.facts.unseen.tolist(), strict=True) if unseen]
+
+    def audit(self, pseudo: PseudoLabels | None, index: Tensor | None) -> dict[str, Tensor]:
+        """What the log says of the pseudo-labels, class by class, with their truth where it is known."""
+        if pseudo is None or index is None or pseudo.upper is None or pseudo.lower is None:
+            return {}
+        quality = pseudo_label_quality(pseudo.targets, pseudo.mask, *self.loader.truth(index))
+        return {
+            "upper": pseudo.upper,
+            "lower": pseudo.lower,
+            "weights": pseudo.weights,
+            "positive_rate": (pseudo.mask * pseudo.targets).mean(0),
+            "negative_rate": (pseudo.mask * (1 - pseudo.targets)).mean(0),
+            **quality,
+        }
+
+    def log_row(self) -> float:
+        """Write the means since the last row; returns the loss."""
+        self.meter.check()
+        means = self.meter.read()
+        losses = {name: value for name, value in means.items() if not isinstance(value, list)}
+        classes = {name: value for name, value in means.items() if isinstance(value, list)}
+        total = sum(losses.values())
+        lr = self.optimizer.param_groups[0]["lr"]
+        self.folder.append({"step": self.step, "kind": "train", "lr": lr, "loss": total, **losses, "classes": classes})
+        return total
+
+    def validate(self) -> float | None:
+        """Score the averaged model on the validation images; returns mAP."""
+        self.meter.check()
+        result = self.score(self.ema.model, self.validation)
+        self.folder.append({"step": self.step, "kind": "validation", **result})
+        return result["mAP"]
+
+    def score(self, model: nn.Module, images: Images) -> dict[str, Any]:
+        return evaluate(probabilities(model, images.pixels, self.card, self.device), images, self.config.task)
+
+    def save(self) -> None:
+        self.meter.check()
+        self.seconds, self.began = self.seconds + time.monotonic() - self.began, time.monotonic()
+        save_checkpoint(self.folder.checkpoint, self.state())
+
+    def state(self) -> dict[str, Any]:
+        return {
+            "step": self.step,
+            "seconds": self.seconds,
+            "split": self.split.digest,
+            "model": self.model.state_dict(),
+            "ema": self.ema.model.state_dict(),
+            "optimizer": self.optimizer.state_dict(),
+            "method": self.method.state_dict(),
+            "meter": self.meter.state_dict(),
+        }
+
+    def restore(self) -> None:
+        """Take up the last checkpoint, or begin at step 0 if the run ended before its first."""
+        if self.folder.checkpoint.exists():
+            state = load_checkpoint(self.folder.checkpoint, self.device)
+            try:
+                if state["split"] != self.split.digest:
+                    raise UserError(
+                        f"'{self.folder.checkpoint}' belongs to a run on other images; choose another --out"
+                    )
+                self.model.load_state_dict(state["model"])
+                self.ema.model.load_state_dict(state["ema"])
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.method.load_state_dict(state["method"])
+                self.meter.load_state_dict(state["meter"])
+                self.step, self.seconds = state["step"], state["seconds"]
+            except (KeyError, RuntimeError, ValueError, TypeError) as error:
+                raise UserError(
+                    f"'{self.folder.checkpoint}' is the checkpoint of another model or method; choose another --out"
+                ) from error
+        self.folder.keep_log(self.step)
+
+    def finish(self) -> dict[str, Any]:
+        """Score the last iterate, once, on validation and test images, and write the model."""
+        write_atomic(self.folder.model, classifier_bytes(self.ema.model, self.card))
+        parts = {"validation": self.validation, "test": self.test}
+        metrics = {
+            "method": self.config.method,
+            "seed": self.config.seed,
+            "split": self.split.digest,
+            "step": self.step,
+            "minutes": round((self.seconds + time.monotonic() - self.began) / 60, 2),
+            **{
+                part: {"ema": self.score(self.ema.model, images), "model": self.score(self.model, images)}
+                for part, images in parts.items()
+                if len(images)
+            },
+        }
+        write_json(self.folder.metrics, metrics)
+        return metrics

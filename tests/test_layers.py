@@ -1,0 +1,67 @@
+"""Imports go one way: each room may import only the rooms named for it in docs/design.md."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import percentmatch
+
+ROOT = Path(percentmatch.__file__).parent
+MAY_IMPORT = {
+    "errors": set(),
+    "records": set(),
+    "distributed": set(),
+    "losses": set(),
+    "device": {"errors"},
+    "signals": set(),
+    "progress": set(),
+    "config": {"errors"},
+    "checkpoint": {"errors"},
+    "meter": {"errors"},
+    "metrics": {"errors"},
+    "optim": {"config"},
+    "histogram": {"errors", "distributed"},
+    "labelers": {"errors", "records", "histogram"},
+    "methods": {"errors", "records", "losses", "labelers"},
+    "models": {"errors", "records"},
+    "augment": {"config", "device"},
+    "data": {"errors", "records", "config"},
+    "loader": {"records", "config", "device", "augment", "data"},
+    "evaluate": {"errors", "records", "device", "augment", "data", "metrics", "models", "methods", "run_folder"},
+    "run_folder": {"errors", "config", "checkpoint", "data"},
+    "show": {"methods"},
+}
+ANYTHING = {"run", "train", "demo", "cli", "__main__", "__init__"}  # the loop and what stands above it
+HEAVY = {"torch", "timm", "torchvision", "torchmetrics"}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(ROOT).parts[0].removesuffix(".py")
+
+
+def imports(path: Path, *, top_level_only: bool = False) -> set[str]:
+    tree = ast.parse(path.read_text())
+    nodes = tree.body if top_level_only else ast.walk(tree)
+    found = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{path} imports relatively"
+            found.add(node.module or "")
+    return found
+
+
+@pytest.mark.parametrize("path", sorted(ROOT.rglob("*.py")), ids=lambda path: str(path.relative_to(ROOT)))
+def test_a_room_imports_only_what_it_may(path: Path) -> None:
+    room = room_of(path)
+    theirs = {name.split(".")[1] for name in imports(path) if name.startswith("percentmatch.")} - {room}
+    if room not in ANYTHING:
+        assert theirs <= MAY_IMPORT[room]
+
+
+@pytest.mark.parametrize("room", ["cli", "config", "errors", "__init__"])
+def test_the_way_to_help_imports_nothing_heavy(room: str) -> None:
+    top = {name.split(".")[0] for name in imports(ROOT / f"{room}.py", top_level_only=True)}
+    assert not top & HEAVY

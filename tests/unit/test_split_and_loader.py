@@ -1,0 +1,88 @@
+"""Which images a step sees: splits, samplers and batches."""
+
+import json
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+import torch
+
+from percentmatch.config import Config, View
+from percentmatch.data import Images, Split, make_split
+from percentmatch.errors import UserError
+from percentmatch.loader import Loader, rows_at
+
+IDS = [f"i{n}" for n in range(100)]
+
+
+def test_a_split_is_disjoint_complete_and_repeatable() -> None:
+    split = make_split(IDS, ["t"], labeled=0.1, validation=20, seed=3)
+    assert [len(part) for part in (split.labeled, split.unlabeled, split.validation, split.test)] == [10, 70, 20, 1]
+    assert sorted(split.labeled + split.unlabeled + split.validation) == sorted(IDS)
+    assert make_split(IDS, ["t"], labeled=0.1, validation=20, seed=3) == split
+    assert make_split(IDS, ["t"], labeled=0.1, validation=20, seed=4).digest != split.digest
+    assert Split.from_json(split.to_json()) == split
+    assert json.loads(split.to_json())["digest"] == split.digest
+
+
+@pytest.mark.parametrize(("labeled", "validation"), [(101, 0), (90, 20), (0.001, 0)])
+def test_an_impossible_split_is_refused(labeled: float, validation: float) -> None:
+    with pytest.raises(UserError, match="100 images"):
+        make_split(IDS, [], labeled=labeled, validation=validation)
+
+
+@pytest.mark.parametrize(("batch", "total"), [(7, 10), (10, 10), (25, 10)])
+def test_every_pass_sees_every_row_once(batch: int, total: int) -> None:
+    rows = torch.cat([rows_at(0, 0, step * batch, batch, total) for step in range(20)])
+    passes = rows[: len(rows) // total * total].view(-1, total)
+    assert all(sorted(one.tolist()) == list(range(total)) for one in passes)
+    assert passes[0].tolist() != passes[1].tolist()
+    assert torch.equal(rows_at(0, 0, 3 * batch, batch, total), rows[3 * batch : 4 * batch])
+    assert not torch.equal(rows_at(0, 1, 0, 2 * total, total), rows_at(0, 0, 0, 2 * total, total))
+
+
+def make_loader(**changed) -> Loader:
+    still = View(ops=0, flip=False, cutout_ratio=0.0)
+    config = replace(
+        Config(image_size=4, labeled_batch=4, unlabeled_ratio=2, labeled_view=still, weak_view=still), **changed
+    )
+    pixels = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(12, 3, 4, 4)
+    targets = torch.arange(12, dtype=torch.uint8)[:, None] % 2
+    pool = Images(pixels, targets, torch.ones_like(targets), tuple(f"i{n}" for n in range(12)), ("odd",))
+    split = Split(("i0", "i1", "i2"), tuple(f"i{n}" for n in range(3, 12)), (), ())
+    return Loader(
+        config,
+        pool,
+        split,
+        views=frozenset({"weak", "strong"}),
+        mean=(0.0, 0.0, 0.0),
+        std=(1 / 255, 1 / 255, 1 / 255),
+        device=torch.device("cpu"),
+    )
+
+
+def test_images_targets_and_truth_belong_together() -> None:
+    """Image n is grey level n, its label n mod 2; with std 1/255 the still view shows the level itself."""
+    loader = make_loader()
+    for step in range(5):
+        batch = loader.batch(step)
+        level = batch.images[:, 0, 0, 0].round().long()
+        assert set(level.tolist()) <= {0, 1, 2}
+        assert torch.equal(batch.targets[:, 0].long(), level % 2)
+        unlabeled = batch.weak[:, 0, 0, 0].round().long()
+        assert set(unlabeled.tolist()) <= set(range(3, 12))
+        assert torch.equal(loader.truth(batch.index)[0][:, 0].long(), unlabeled % 2)
+        assert torch.equal(batch.index, unlabeled - 3)
+        assert (len(batch.images), len(batch.weak), len(batch.strong)) == (4, 8, 8)
+
+
+def test_parts_of_a_batch_make_the_whole() -> None:
+    whole, halves = make_loader().batch(3), [make_loader(accumulate=2).batch(3, micro) for micro in (0, 1)]
+    for view in ("images", "weak", "strong", "index", "targets"):
+        assert torch.equal(getattr(whole, view), torch.cat([getattr(half, view) for half in halves])), view
+
+
+def test_an_image_drawn_twice_in_a_step_gets_two_views() -> None:
+    batch = make_loader(labeled_batch=12, unlabeled_ratio=1, labeled_view=View(ops=3)).batch(0)
+    assert max(Counter(batch.targets[:, 0].tolist()).values()) > 1
+    assert len({tuple(image.flatten().tolist()) for image in batch.images}) > 3
