@@ -102,7 +102,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path, mo
     assert config.strong_view.strength == 0.25
     assert not config.labeled_view.flip
     assert config.image_size == 40  # of the preset
-    assert config.options["momentum"] == 0.9
+    assert config.options["momentum"] == "0.9"
     assert config.options["num_bins"] == "60"
 
 

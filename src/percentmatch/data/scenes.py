@@ -1,7 +1,8 @@
 """A made-up data set that needs no download: small scenes of ten kinds of shapes among clutter.
 
 Only the outline tells the kind. Colours, textures, sizes, places and turns are drawn alike for every kind, and colours
-and textures so for the clutter and the background too. An image is a function of (seed, number, size, task) alone.
+and textures so for the clutter too; shapes and clutter are lighter than the ground. An image is a function of (seed,
+number, size, task) alone.
 """
 
 import math
