@@ -84,8 +84,8 @@ def labeler_table(results: dict[str, Any]) -> str:
         lines.append(f"| {row['classes']:,} | {row['bins']} | {row['ms']:.3f} | {cell:.2f} | {row['state_bytes']:,} |")
     lines += [
         "",
-        f"Thresholds, selection and update for {results['images']} images, median of {results['repeats']} steps; "
-        f"{_where(results)}.",
+        f"Thresholds, selection and update for {results['images']} images, one thread, fastest of "
+        f"{results['repeats']} steps; {_where(results)}.",
         "",
     ]
     return "\n".join(lines)

@@ -64,12 +64,12 @@ class ScoreHistogram(nn.Module):
         bin_of = position.clamp(0, self.num_bins).long().clamp(0, self.num_bins - 1)  # (u, c)
         counts = torch.zeros_like(self.mass).scatter_add_(1, bin_of.T, torch.ones_like(scores.T))  # (c, k)
         counts = sum_over_ranks(counts)
-        histogram = counts / counts.sum(dim=1, keepdim=True)
-        self.mass.lerp_(histogram, 1 - self.momentum)
+        num_images = counts[:1].sum()  # of all ranks, the same for every class
+        self.mass.mul_(self.momentum).addcmul_(counts, (1 - self.momentum) / num_images)
         self.prior_weight.mul_(self.momentum)
 
     def distribution(self) -> Tensor:
-        """P(t), each row summing to one: (c, k)."""
+        """P(t), each row summing to one: (c, k), a tensor of its own."""
         if not self.bias_correction:
             return self.mass + self.prior_weight * self.prior
         learnt = 1 - self.prior_weight
@@ -77,10 +77,8 @@ class ScoreHistogram(nn.Module):
 
     def quantiles(self, percentiles: Tensor) -> Tensor:
         """Scores below which the given shares of each class lie: percentiles (c, q) -> (c, q), as probabilities."""
-        share = self.distribution()  # (c, k)
-        above = share.cumsum(dim=1)
-        above = above / above[:, -1:]  # (c, k) P[score <= right edge]
-        wanted = percentiles.to(above.dtype).contiguous()
+        above = self.distribution().cumsum_(dim=1)  # (c, k) P[score <= right edge], but for rounding of its end
+        wanted = percentiles.to(above.dtype) * above[:, -1:]  # (c, q)
         bin_of = torch.searchsorted(above, wanted).clamp(max=self.num_bins - 1)  # (c, q)
         right = above.gather(1, bin_of)
         left = torch.where(bin_of > 0, above.gather(1, (bin_of - 1).clamp(min=0)), 0.0)
