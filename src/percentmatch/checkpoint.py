@@ -1,4 +1,4 @@
-"""Whole files or none: every file of a run is written beside its place and moved there; and the checkpoint."""
+"""Whole files or none: every file of a run but its log is written beside its place and moved there; the checkpoint."""
 
 import contextlib
 import io
@@ -12,6 +12,13 @@ import torch
 from percentmatch.errors import UserError
 
 
+def cannot_write(path: Path, error: OSError) -> UserError:
+    return UserError(
+        f"cannot write '{path}': {error.strerror or error}; what was there before is kept, make room and run the "
+        "command again (with --resume if the run had begun)"
+    )
+
+
 def write_atomic(path: Path, content: bytes | memoryview) -> None:
     """Write `content` to `path`; a fault on the way leaves the old file as it was and no new one."""
     beside = path.with_name(f".{path.name}.part")
@@ -21,17 +28,30 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
             file.flush()
             os.fsync(file.fileno())
         os.replace(beside, path)
+        folder = os.open(path.parent, os.O_RDONLY)
+        try:
+            os.fsync(folder)  # the move itself survives a power cut
+        finally:
+            os.close(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
-        raise UserError(
-            f"cannot write '{path}': {error.strerror or error}; what was there before is kept, make room and "
-            "continue with --resume"
-        ) from error
+        raise cannot_write(path, error) from error
 
 
 def write_json(path: Path, value: object) -> None:
     write_atomic(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote."""
+    try:
+        value = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"'{path}' is missing or damaged ({type(error).__name__})") from error
+    if not isinstance(value, dict):
+        raise UserError(f"'{path}' is damaged: it must hold names and values")
+    return value
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
@@ -44,10 +64,9 @@ def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
     """What `save_checkpoint` wrote. Nothing in the file is executed."""
     try:
-        return torch.load(path, map_location=device, weights_only=True)
-    except FileNotFoundError:
-        raise UserError(f"there is no checkpoint '{path}'") from None
-    except Exception as error:
-        raise UserError(
-            f"'{path}' is not a readable checkpoint ({type(error).__name__}); remove it to start anew"
-        ) from error
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise UserError(f"'{path}' is not a readable checkpoint ({type(error).__name__})") from error
+    if not isinstance(state, dict):
+        raise UserError(f"'{path}' is not a checkpoint of a run")
+    return state

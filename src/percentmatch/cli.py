@@ -3,7 +3,7 @@
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
@@ -11,6 +11,7 @@ from cyclopts.config import Dict
 from percentmatch import __version__
 from percentmatch.config import PRESETS, Config, merge
 from percentmatch.errors import UserError, did_you_mean
+from percentmatch.signals import Stopped
 
 app = App(
     name="percentmatch",
@@ -62,13 +63,15 @@ def train(
     option
         NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
     """
+    from percentmatch.show import percent
     from percentmatch.train import train
 
     metrics = train(replace(settings, options=_options(option or [])), out, resume=resume)
     for part in ("validation", "test"):
         if part in metrics:
             score = metrics[part]["ema"]
-            print(f"{part:10}  mAP {_percent(score['mAP'])}  AUC {_percent(score['AUC'])}")
+            shown = [f"{name} {percent(score[name])}" for name in ("mAP", "AUC", "accuracy") if name in score]
+            print(f"{part:10}  {'  '.join(shown)}")
     print(f"run folder  {out}")
 
 
@@ -105,10 +108,6 @@ def methods(name: str | None = None) -> None:
     show_method(name) if name else show_methods()
 
 
-def _percent(value: float | None) -> str:
-    return "n/a" if value is None else f"{100 * value:.2f}"
-
-
 def _options(pairs: list[str]) -> dict[str, str]:
     options = {}
     for pair in pairs:
@@ -125,6 +124,8 @@ def _below_flags(config: str | None, preset: str | None, resumed: str | None) ->
 
     if preset is not None and preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
+    if resumed and preset:
+        raise UserError("--resume takes its settings from the run; leave --preset out")
     base = PRESETS[preset] if preset else {}
     if resumed:
         base = RunFolder(Path(resumed)).read_config().to_dict()
@@ -160,14 +161,19 @@ def main() -> None:
     try:
         run(sys.argv[1:])
     except (UserError, CycloptsError) as error:
-        print(f"percentmatch: {' '.join(str(error).split())}", file=sys.stderr)
-        sys.exit(2)
+        _fail(" ".join(str(error).split()), 2)
+    except OSError as error:
+        _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 2)
+    except (MemoryError, RuntimeError) as error:
+        if not isinstance(error, MemoryError) and "memory" not in str(error).lower():  # torch's own are RuntimeErrors
+            raise
+        _fail("out of memory; ask for fewer or smaller images, or a smaller batch (--accumulate keeps its size)", 2)
+    except Stopped as error:
+        _fail(str(error), 128 + error.number)
     except KeyboardInterrupt:
         sys.exit(130)
-    except Exception as error:
-        from percentmatch.signals import Stopped
 
-        if not isinstance(error, Stopped):
-            raise
-        print(f"percentmatch: {error}", file=sys.stderr)
-        sys.exit(128 + error.number)
+
+def _fail(sentence: str, code: int) -> NoReturn:
+    print(f"percentmatch: {sentence}", file=sys.stderr)
+    sys.exit(code)

@@ -16,6 +16,8 @@ def pick_device(name: str = "auto", *, deterministic: bool = False) -> torch.dev
         device = torch.device(name)
     except RuntimeError:
         raise UserError(f"device '{name}' is unknown; use auto, cpu, cuda or cuda:N") from None
+    if device.type not in ("cpu", "cuda"):
+        raise UserError(f"device '{name}' is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda":
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"device '{name}' is not there; use --device cpu")

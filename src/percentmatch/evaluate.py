@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.augment import frame, resize
-from percentmatch.data import Images, load_data
+from percentmatch.data import Data, Images, load_data
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.methods.base import scores_of
@@ -38,12 +38,16 @@ def evaluate(scores: Tensor, images: Images, task: Task) -> dict[str, Any]:
     return {**result, "accuracy": accuracy_top1(scores, images.targets)} if task == "single-label" else result
 
 
-def score_run(path: str | Path, part: str = "test", device: str = "auto") -> dict[str, Any]:
-    """Score the model a run has saved on one part of its split."""
+def score_run(
+    path: str | Path, part: str = "test", device: str = "auto", *, data: Data | None = None
+) -> dict[str, Any]:
+    """Score the model a run has saved on one part of its split. `data` is what the run was given in Python, if so."""
     folder = RunFolder(Path(path))
     config, place = folder.read_config(), pick_device(device)
     model, card = load_classifier(folder.model, place)
-    data = load_data(config)
+    data = data or load_data(config)
+    if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
+        raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs")
     ids = getattr(folder.read_split(), part)
     if not ids:
         raise UserError(f"the run in '{path}' has no {part} images")

@@ -39,22 +39,26 @@ class ScoreHistogram(nn.Module):
         super().__init__()
         if not 0 <= momentum <= 1:
             raise UserError(f"momentum must lie between 0 and 1, not {momentum}")
-        if num_bins < 2:
-            raise UserError(f"num_bins must be at least 2, not {num_bins}")
+        if not 2 <= num_bins <= 65536:
+            raise UserError(f"num_bins must lie between 2 and 65536, not {num_bins}")
         if bins not in ("uniform", "logit"):
             raise UserError(f"bins must be 'uniform' or 'logit', not '{bins}'")
         self.num_bins, self.momentum, self.bins, self.bias_correction = num_bins, momentum, bins, bias_correction
         low, high = (0.0, 1.0) if bins == "uniform" else (-LOGIT_RANGE, LOGIT_RANGE)
         edges = torch.linspace(low, high, num_bins + 1, dtype=torch.float64)  # (k + 1,)
         width = (edges if bins == "uniform" else edges.sigmoid()).diff()  # (k,) in probability
+        self._waiting: Tensor | None = None  # counts of a batch whose last part is still to come: never between steps
         self.register_buffer("mass", torch.zeros(num_classes, num_bins))
         self.register_buffer("prior_weight", torch.ones(()))
         self.register_buffer("prior", (width / width.sum()).float(), persistent=False)
         self.register_buffer("edges", edges.float(), persistent=False)
 
     @torch.no_grad()
-    def update(self, scores: Tensor) -> None:
-        """Learn from one batch of scores (u, c), summed over ranks."""
+    def update(self, scores: Tensor, *, last: bool = True) -> None:
+        """Learn from one batch of scores (u, c) with u > 0, summed over ranks.
+
+        A batch may come in parts; it is learnt as one when its `last` part is there.
+        """
         scores = scores.float()
         if self.bins == "uniform":
             position = scores * self.num_bins
@@ -63,6 +67,10 @@ class ScoreHistogram(nn.Module):
         # clamped before the cast too: an infinite logit has no integer
         bin_of = position.clamp(0, self.num_bins).long().clamp(0, self.num_bins - 1)  # (u, c)
         counts = torch.zeros_like(self.mass).scatter_add_(1, bin_of.T, torch.ones_like(scores.T))  # (c, k)
+        counts = counts if self._waiting is None else counts + self._waiting
+        self._waiting = None if last else counts
+        if not last:
+            return
         counts = sum_over_ranks(counts)
         num_images = counts[:1].sum()  # of all ranks, the same for every class
         self.mass.mul_(self.momentum).addcmul_(counts, (1 - self.momentum) / num_images)

@@ -6,7 +6,7 @@ from functools import lru_cache
 import torch
 from torch import Tensor
 
-from percentmatch.augment import frame, make_view, mix
+from percentmatch.augment import frame, make_view, mix, shrink
 from percentmatch.config import Config, View
 from percentmatch.data import Images, Split
 from percentmatch.device import send
@@ -46,7 +46,8 @@ class Loader:
         self.config, self.views, self.mean, self.std, self.device = config, views, mean, std, device
         self.labeled, self.unlabeled = pool.rows(split.labeled), pool.rows(split.unlabeled)  # (n,), (N,) on the host
         self.unlabeled_on_device = self.unlabeled.to(device)
-        self.pixels = frame(pool.pixels, config.frame).to(device)
+        smallest_crop = min(view.crop_scale for view in (config.labeled_view, config.weak_view, config.strong_view))
+        self.pixels = shrink(frame(pool.pixels, config.frame), config.image_size, smallest_crop).to(device)
         self.targets, self.known = pool.targets.to(device), pool.known.to(device)
 
     def batch(self, step: int, micro: int = 0) -> Batch:
@@ -62,6 +63,7 @@ class Loader:
             known=self.known[row].float(),
             step=torch.full((), step, device=self.device),
             seed=config.seed,
+            last=micro == config.accumulate - 1,
         )
         if not self.views:
             return batch

@@ -5,8 +5,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from percentmatch.errors import UserError
-
 NEVER = torch.iinfo(torch.int64).max
 
 
@@ -30,16 +28,11 @@ class Meter:
             bad = torch.where(value.isfinite(), NEVER, step)
             self.bad_steps[name] = torch.minimum(self.bad_steps[name], bad) if name in self.bad_steps else bad
 
-    def check(self) -> None:
-        """Stop if a watched value was not finite (waits for the device)."""
+    def first_bad(self) -> tuple[str, int] | None:
+        """What was first not finite, and in which step (waits for the device)."""
         first = {name: int(step) for name, step in self.bad_steps.items()}
         step = min(first.values(), default=NEVER)
-        if step < NEVER:
-            names = " and ".join(name for name in first if first[name] == step)
-            raise UserError(
-                f"{names} not finite at step {step}; the last good checkpoint is kept, "
-                "start a new run with a lower --lr or with --clip-grad 1"
-            )
+        return (" and ".join(name for name in first if first[name] == step), step) if step < NEVER else None
 
     def read(self) -> dict[str, Any]:
         """The means as numbers and lists, None where they are not finite, and start anew (waits for the device)."""

@@ -28,6 +28,7 @@ class Batch:
     weak: Tensor | None = None  # (u, 3, h, w)
     strong: Tensor | None = None  # (u, 3, h, w)
     index: Tensor | None = None  # (u,) rows of the unlabeled pool
+    last: bool = True  # the last part of the step's batch, where it comes in parts
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Scores:
 
     weak: Tensor  # (u, c)
     step: Tensor | int  # () from 0
+    last: bool = True  # the last part of the step's batch, where it comes in parts
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,7 @@ class PseudoLabels:
     weights: Tensor  # (c,) or (u, c) alpha
     upper: Tensor | None = None  # (c,) tau+
     lower: Tensor | None = None  # (c,) tau-
+    gap: Tensor | None = None  # (c,) Delta-tau; of the scores' own quantiles where a class has no upper threshold
 
     @property
     def pair_weights(self) -> Tensor:

@@ -1,5 +1,6 @@
 """The state of a run: built from its settings, saved, restored, scored and finished."""
 
+import sys
 import time
 from typing import Any
 
@@ -28,7 +29,9 @@ INIT = 1_000_003  # stream of the model's initial weights
 class Run:
     """Everything that moves during a run, so that saving it is saving the run."""
 
-    def __init__(self, config: Config, folder: RunFolder, data: Data, device: torch.device) -> None:
+    def __init__(
+        self, config: Config, folder: RunFolder, data: Data, device: torch.device, *, resumed: bool = False
+    ) -> None:
         self.config, self.folder, self.device = config, folder, device
         self.test = data.test
         ids = data.pool.ids, data.test.ids
@@ -43,7 +46,7 @@ class Run:
             num_classes=len(data.pool.class_names),
             head=config.head,
             image_size=config.image_size,
-            weights=config.weights,
+            weights="none" if resumed and folder.checkpoint.exists() else config.weights,
             dropout=config.dropout,
         ).to(device)
         self.model.to(memory_format=torch.channels_last)  # faster on CPU and GPU
@@ -87,12 +90,12 @@ class Run:
 
     def audit(self, pseudo: PseudoLabels | None, index: Tensor | None) -> dict[str, Tensor]:
         """What the log says of the pseudo-labels, class by class, with their truth where it is known."""
-        if pseudo is None or index is None or pseudo.upper is None or pseudo.lower is None:
+        if pseudo is None or index is None:
             return {}
         quality = pseudo_label_quality(pseudo.targets, pseudo.mask, *self.loader.truth(index))
+        thresholds = {"upper": pseudo.upper, "lower": pseudo.lower, "gap": pseudo.gap}
         return {
-            "upper": pseudo.upper,
-            "lower": pseudo.lower,
+            **{name: value for name, value in thresholds.items() if value is not None},
             "weights": pseudo.weights,
             "positive_rate": (pseudo.mask * pseudo.targets).mean(0),
             "negative_rate": (pseudo.mask * (1 - pseudo.targets)).mean(0),
@@ -101,7 +104,7 @@ class Run:
 
     def log_row(self) -> float:
         """Write the means since the last row; returns the loss."""
-        self.meter.check()
+        self.check_finite()
         means = self.meter.read()
         losses = {name: value for name, value in means.items() if not isinstance(value, list)}
         classes = {name: value for name, value in means.items() if isinstance(value, list)}
@@ -112,7 +115,7 @@ class Run:
 
     def validate(self) -> float | None:
         """Score the averaged model on the validation images; returns mAP."""
-        self.meter.check()
+        self.check_finite()
         result = self.score(self.ema.model, self.validation)
         self.folder.append({"step": self.step, "kind": "validation", **result})
         return result["mAP"]
@@ -120,8 +123,17 @@ class Run:
     def score(self, model: nn.Module, images: Images) -> dict[str, Any]:
         return evaluate(probabilities(model, images.pixels, self.card, self.device), images, self.config.task)
 
+    def check_finite(self) -> None:
+        """Stop if a loss or gradient was not finite since the start (waits for the device)."""
+        found = self.meter.first_bad()
+        if found:
+            names, step = found
+            kept = f"'{self.folder.checkpoint}' holds the last good state" if self.folder.checkpoint.exists() else ""
+            advice = "start a new run with a lower --lr or with --clip-grad 1"
+            raise UserError(f"{names} not finite in step {step + 1}; {kept + ', ' if kept else ''}{advice}")
+
     def save(self) -> None:
-        self.meter.check()
+        self.check_finite()
         self.seconds, self.began = self.seconds + time.monotonic() - self.began, time.monotonic()
         save_checkpoint(self.folder.checkpoint, self.state())
 
@@ -139,7 +151,15 @@ class Run:
 
     def restore(self) -> None:
         """Take up the last checkpoint, or begin at step 0 if the run ended before its first."""
-        if self.folder.checkpoint.exists():
+        self.folder.complete(self.split, self.device)
+        if not self.folder.checkpoint.exists():
+            reached = max((row["step"] for _, row in self.folder.read_log()), default=0)
+            if reached >= self.config.save_every:
+                raise UserError(
+                    f"'{self.folder.checkpoint}' is missing though the log reaches step {reached}; put it back"
+                )
+            print(f"no checkpoint in '{self.folder.path}' yet: beginning at step 0", file=sys.stderr)
+        else:
             state = load_checkpoint(self.folder.checkpoint, self.device)
             try:
                 if state["split"] != self.split.digest:
@@ -148,6 +168,8 @@ class Run:
                     )
                 self.model.load_state_dict(state["model"])
                 self.ema.model.load_state_dict(state["ema"])
+                for group in state["optimizer"]["param_groups"]:
+                    group["fused"] = self.device.type == "cuda"  # as here, not as where it was saved
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.method.load_state_dict(state["method"])
                 self.meter.load_state_dict(state["meter"])

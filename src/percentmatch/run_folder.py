@@ -11,7 +11,7 @@ import torch
 import yaml
 
 from percentmatch import __version__
-from percentmatch.checkpoint import write_atomic, write_json
+from percentmatch.checkpoint import cannot_write, read_json, write_atomic, write_json
 from percentmatch.config import Config
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
@@ -30,23 +30,41 @@ class RunFolder:
 
     def check_new(self) -> None:
         """Refuse a folder that holds anything: nobody's results are overwritten."""
-        if self.path.exists() and (not self.path.is_dir() or any(self.path.iterdir())):
-            holds = "already holds a run; continue it with --resume" if self.config.exists() else "is not empty"
-            raise UserError(f"'{self.path}' {holds}, or choose another --out")
+        try:
+            if self.path.exists() and not self.path.is_dir():
+                raise UserError(f"'{self.path}' is a file; choose another --out")
+            if self.config.exists():
+                raise UserError(f"'{self.path}' already holds a run; continue it with --resume or choose another --out")
+            if self.path.exists() and any(self.path.iterdir()):
+                raise UserError(f"'{self.path}' is not empty; choose another --out")
+        except OSError as error:
+            raise UserError(f"cannot look into '{self.path}': {error.strerror}; choose another --out") from error
 
     def create(self, config: Config, split: Split, device: torch.device) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
-        write_json(self.environment, environment(device))
-        write_atomic(self.split, split.to_json().encode())
         write_atomic(self.config, yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+        self.complete(split, device)
+
+    def complete(self, split: Split, device: torch.device) -> None:
+        """Write what a fault at the start may have left out; refuse another run's split."""
+        if not self.environment.exists():
+            write_json(self.environment, environment(device))
+        if not self.split.exists():
+            write_atomic(self.split, split.to_json().encode())
+        if self.read_split().digest != split.digest:
+            raise UserError(f"'{self.split}' names other images than the run's settings; choose another --out")
 
     def read_config(self) -> Config:
         if not self.config.exists():
             raise UserError(f"'{self.path}' holds no run (it has no config.yaml)")
-        return read_config_file(self.config)
+        values = read_yaml(self.config)
+        missing = sorted(Config().to_dict().keys() - values.keys())
+        if missing:
+            raise UserError(f"'{self.config}' is damaged: it lacks {', '.join(missing)}")
+        return Config.from_dict(values, source=str(self.config))
 
     def check_same(self, config: Config) -> None:
         """Refuse to resume with other settings than the run began with."""
@@ -59,34 +77,42 @@ class RunFolder:
                 )
 
     def read_split(self) -> Split:
-        return Split.from_json(self.split.read_text())
+        return Split.from_values(read_json(self.split), str(self.split))
 
     def append(self, row: dict[str, Any]) -> None:
         line = json.dumps(row, allow_nan=False) + "\n"
         try:
             with open(self.log, "a") as file:
                 file.write(line)
+                file.flush()
+                os.fsync(file.fileno())
         except OSError as error:
-            raise UserError(
-                f"cannot write '{self.log}': {error.strerror}; make room and continue with --resume"
-            ) from error
+            raise cannot_write(self.log, error) from error
+
+    def read_log(self) -> list[tuple[str, dict[str, Any]]]:
+        """Each line with what it says; only the last may be torn, and is left out."""
+        try:
+            lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) if self.log.exists() else []
+        except (OSError, UnicodeDecodeError) as error:
+            raise UserError(f"'{self.log}' is damaged ({type(error).__name__})") from error
+        rows = []
+        for number, line in enumerate(lines, start=1):
+            try:
+                row = json.loads(line)
+                row["step"] + 0
+            except (ValueError, TypeError, KeyError, RecursionError):
+                if number < len(lines):
+                    raise UserError(
+                        f"'{self.log}', line {number}, is damaged; restore the file or start anew"
+                    ) from None
+                break
+            rows.append((line, row))
+        return rows
 
     def keep_log(self, steps: int) -> None:
         """Drop rows later than `steps` and a torn last one, so that a resumed run writes them again."""
-        lines = self.log.read_text().splitlines(keepends=True) if self.log.exists() else []
-        kept = []
-        for line in lines:
-            try:
-                if json.loads(line)["step"] > steps:
-                    break
-            except ValueError:
-                break
-            kept.append(line)
+        kept = [line for line, row in self.read_log() if row["step"] <= steps]
         write_atomic(self.log, "".join(kept).encode())
-
-
-def read_config_file(path: Path) -> Config:
-    return Config.from_dict(read_yaml(path), source=str(path))
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
@@ -96,7 +122,9 @@ def read_yaml(path: Path) -> dict[str, Any]:
         raise UserError(f"there is no config file '{path}'") from None
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"cannot read '{path}': {error}") from None
-    except yaml.YAMLError as error:
+    except RecursionError:
+        raise UserError(f"'{path}' is nested too deeply to be a config") from None
+    except (yaml.YAMLError, ValueError) as error:
         raise UserError(f"'{path}' is not valid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(values, dict | None):
         raise UserError(f"'{path}' must hold names and values, such as 'lr: 0.001'")
@@ -119,9 +147,17 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this package runs from; `-dirty` if it was changed since."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty", "--abbrev=12"]
+    """The commit of the checkout this file belongs to, `-dirty` if it was changed since; None for an installed copy."""
+    git = ["git", "-C", str(Path(__file__).parent)]
     try:
-        return subprocess.run(command, capture_output=True, text=True, check=True, timeout=10).stdout.strip() or None
+        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True, timeout=10)
+        found = subprocess.run(
+            [*git, "describe", "--always", "--dirty", "--abbrev=12"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=10,
+        )
     except (OSError, subprocess.SubprocessError):
         return None
+    return found.stdout.strip() or None

@@ -41,6 +41,8 @@ def show_scores(scores: dict[str, Any]) -> None:
     table.add_section()
     table.add_row("mean", *(percent(scores[key]) for key in ("mAP", "AUC", "mAP_11point")), "")
     Console().print(table)
+    if "accuracy" in scores:
+        print(f"Accuracy {percent(scores['accuracy'])}")
     for key, what in (("left_out_AP", "positives"), ("left_out_AUC", "positives or negatives")):
         if scores[key]:
             print(f"Left out of the mean for want of {what}: {', '.join(scores[key])}")

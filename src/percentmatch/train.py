@@ -1,6 +1,5 @@
 """The only training loop. Every effect of a step is visible here."""
 
-import json
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -10,6 +9,7 @@ import torch
 from torch import nn
 
 from percentmatch.augment import mix
+from percentmatch.checkpoint import read_json
 from percentmatch.config import Config
 from percentmatch.data import Data, load_data
 from percentmatch.device import pick_device
@@ -28,14 +28,16 @@ def train(config: Config, out: str | Path, *, resume: bool = False, data: Data |
     """
     folder = RunFolder(Path(out))
     config = replace(config, options=checked_options(config.method, config.options))
+    if data is not None:
+        config = replace(config, data="custom")
     if resume:
         folder.check_same(config)
         if folder.metrics.exists():
-            return json.loads(folder.metrics.read_text())
+            return read_json(folder.metrics)
     else:
         folder.check_new()
     device = pick_device(config.device, deterministic=config.deterministic)
-    run = Run(config, folder, data or load_data(config), device)
+    run = Run(config, folder, data or load_data(config), device, resumed=resume)
     if resume:
         run.restore()
     else:

@@ -25,10 +25,11 @@ EAGER = {
     "percentmatch": {"warmup_steps": 0, "gap_start": -1.0, "gap_full": -0.5, "lower_percentile": 0.3}
 }  # selects at once
 LABELERS = [name for name, row in METHODS.items() if row.labeler]
+VARIANTS = [(name, {}) for name in METHODS] + [(name, {"scores": "teacher"}) for name in LABELERS]
 
 
-def make_method(name: str, task: Task = "multi-label") -> Method:
-    return build_method(name, FACTS, task, EAGER.get(name, {}))
+def make_method(name: str, task: Task = "multi-label", **options: object) -> Method:
+    return build_method(name, FACTS, task, EAGER.get(name, {}) | options)
 
 
 def make_labeler(name: str) -> Labeler:
@@ -70,9 +71,9 @@ def run(method: Method, model: nn.Module, teacher: nn.Module, steps: range, **ba
 
 
 @pytest.mark.parametrize("task", ["multi-label", "single-label"])
-@pytest.mark.parametrize("name", METHODS)
-def test_loss_is_finite_and_gradients_reach_the_student_only(name: str, task: Task) -> None:
-    model, method = make_model(), make_method(name, task)
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_loss_is_finite_and_gradients_reach_the_student_only(name: str, options: dict, task: Task) -> None:
+    model, method = make_model(), make_method(name, task, **options)
     teacher = copy.deepcopy(model).eval()
     for loss in run(method, model, teacher, range(STEPS), task=task):
         assert loss.total.isfinite()
@@ -100,6 +101,35 @@ def test_unlabeled_images_teach_the_student(name: str) -> None:
     weak, strong = torch.autograd.grad(loss.total, images[1:], allow_unused=True)
     assert weak is None or weak.abs().sum() == 0
     assert strong.abs().sum() > 0
+
+
+@pytest.mark.parametrize("name", LABELERS)
+@pytest.mark.parametrize("source", ["student", "teacher"])
+def test_pseudo_labels_come_from_whom_they_should(name: str, source: str) -> None:
+    """Turning the teacher's answers over changes the pseudo-labels if and only if it is asked."""
+    model = make_model()
+    with torch.no_grad():
+        model[3].weight *= 20
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[3].weight *= -1
+    batch = make_batch(0)
+    found = [make_method(name, scores=source)(model, batch, teacher).pseudo.targets for teacher in (model, other)]
+    assert torch.equal(*found) == (source == "student")
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_methods_take_bfloat16_and_only_read_in_eval_mode(name: str, options: dict) -> None:
+    model, method = make_model(), make_method(name, **options)
+    method(model, make_batch(0), model)
+    before = copy.deepcopy(method.state_dict())
+    method.eval()
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        loss = method(model, make_batch(1), model)
+    assert loss.total.dtype == torch.float32
+    assert loss.total.isfinite()
+    for key, value in method.state_dict().items():
+        assert torch.equal(value, before[key])
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -197,5 +227,6 @@ def test_no_host_synchronisation_on_a_gpu(name: str) -> None:
     torch.cuda.set_sync_debug_mode("error")
     try:
         method(model, batch, model).total.backward()
+        method(model, dataclasses.replace(batch, step=3), model).total.backward()  # a foreign loop's plain number
     finally:
         torch.cuda.set_sync_debug_mode("default")

@@ -2,7 +2,6 @@
 
 import time
 import warnings
-from collections.abc import Iterator
 
 import numpy as np
 import pytest
@@ -79,16 +78,6 @@ def test_larger_tables(seed: int, decimals: int | None) -> None:
     compare(probabilities, targets, (torch.rand(3000, 8, generator=generator) < 0.8).to(torch.uint8))
 
 
-@pytest.fixture
-def one_thread() -> Iterator[None]:
-    """On a busy machine, threads that wait for each other would be timed instead."""
-    num_threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(num_threads)
-
-
-@pytest.mark.usefixtures("one_thread")
 def test_the_size_of_coco() -> None:
     """40,504 x 80 in a few seconds; four classes are checked, the last one half positive, where rounding is worst."""
     generator = torch.Generator().manual_seed(0)

@@ -1,6 +1,5 @@
 """Our ML-Decoder against timm's class of the same name, with the same weights."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -21,15 +20,6 @@ OUR_NAMES = {
     "duplicate_pooling_bias": "group_bias",
     "duplicate_pooling": "group_weight",
 }
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two test workers with two threads each fight over two cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _our_name(name: str) -> str:

@@ -19,6 +19,9 @@ from percentmatch import train as train_module
 from percentmatch.config import Config
 from percentmatch.errors import UserError
 from percentmatch.evaluate import score_run
+from percentmatch.models import build_classifier
+from percentmatch.optim import build_optimizer
+from percentmatch.signals import Stopped
 from percentmatch.train import train
 
 TINY = Config(
@@ -78,7 +81,16 @@ def test_a_run_leaves_the_files_that_the_contract_names(whole: Path) -> None:
         (12, "validation"),
     ]
     classes = rows(whole)[-2]["classes"]
-    wanted = {"upper", "lower", "weights", "positive_rate", "negative_rate", "positives_right", "negatives_right"}
+    wanted = {
+        "upper",
+        "lower",
+        "gap",
+        "weights",
+        "positive_rate",
+        "negative_rate",
+        "positives_right",
+        "negatives_right",
+    }
     assert wanted <= classes.keys()
     assert all(len(values) == 10 for values in classes.values())
 
@@ -104,37 +116,142 @@ def start(config: Config, folder: Path, *more: str) -> subprocess.Popen:
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
+LONG = replace(TINY, total_steps=60, log_every=8, eval_every=20, save_every=7)
+
+
+@pytest.fixture(scope="module")
+def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed run of many steps."""
+    folder = tmp_path_factory.mktemp("runs") / "long"
+    train(LONG, folder)
+    return folder
+
+
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_run_resumes_to_the_same_weights_and_log(tmp_path: Path, number: int) -> None:
+def test_a_killed_run_resumes_to_the_same_weights_and_log(long: Path, tmp_path: Path, number: int) -> None:
     """Many steps so that the signal lands inside; the checkpoint may lie between log rows."""
-    config = replace(TINY, total_steps=60, log_every=8, eval_every=20, save_every=7)
-    undisturbed = train(config, tmp_path / "whole")
     folder = tmp_path / "killed"
-    process = start(config, folder)
+    process = start(LONG, folder)
     deadline = time.monotonic() + 120
     while not (folder / "last.pt").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
     process.send_signal(number)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number), errors
-    if number == signal.SIGTERM:
+    if number != signal.SIGKILL:
         assert "continue with --out" in errors
     assert not (folder / "metrics.json").exists(), "the signal came too late to test anything"
 
-    again = start(config, folder, "--resume")
+    again = start(LONG, folder, "--resume")
     _, errors = again.communicate(timeout=180)
     assert again.returncode == 0, errors
-    assert (folder / "log.jsonl").read_bytes() == (tmp_path / "whole" / "log.jsonl").read_bytes()
-    whole = weights(tmp_path / "whole")
+    assert (folder / "log.jsonl").read_bytes() == (long / "log.jsonl").read_bytes()
+    whole = weights(long)
     for name, value in weights(folder).items():
         assert torch.equal(value, whole[name]), name
-    assert json.loads((folder / "metrics.json").read_text())["test"] == undisturbed["test"]
+    scores = [json.loads((run / "metrics.json").read_text())["test"] for run in (folder, long)]
+    assert scores[0] == scores[1]
 
 
 def test_a_finished_run_is_not_trained_again(whole: Path) -> None:
     before = (whole / "last.pt").stat().st_mtime_ns
     assert train(TINY, whole, resume=True)["step"] == 12
     assert (whole / "last.pt").stat().st_mtime_ns == before
+
+
+def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As if a signal came in the middle of this step."""
+    real = train_module.train_step
+
+    def noisy(run: run_module.Run, number: int) -> None:
+        real(run, number)
+        if number + 1 == step:
+            signal.raise_signal(signal.SIGINT)
+
+    monkeypatch.setattr(train_module, "train_step", noisy)
+
+
+def test_every_kind_of_training_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """AdamW, clipping, accumulation, teacher scores, an ML-Decoder with dropout, weights from a file."""
+    start_from = tmp_path / "start.pt"
+    torch.save(build_classifier("test_resnet", num_classes=10, image_size=32).state_dict(), start_from)
+    config = replace(
+        TINY,
+        optimizer="adamw",
+        clip_grad=0.5,
+        accumulate=2,
+        head="ml-decoder",
+        dropout=0.0,
+        weights=str(start_from),
+        options={**TINY.options, "scores": "teacher", "bins": "logit", "bias_correction": True},
+    )
+    train(config, tmp_path / "whole")
+    stop_at(7, monkeypatch)
+    with pytest.raises(Stopped, match="stopped at step 7 of 12"):
+        train(config, tmp_path / "again")
+    monkeypatch.undo()
+    start_from.unlink()  # a resumed run does not need it
+    train(config, tmp_path / "again", resume=True)
+    first, second = weights(tmp_path / "whole"), weights(tmp_path / "again")
+    assert all(torch.equal(first[name], second[name]) for name in first)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "again")
+
+
+def test_bfloat16_training_is_finite(tmp_path: Path) -> None:
+    """One step on a CPU, where it is slow; float32 gives almost the same loss."""
+    config = replace(TINY, total_steps=1, labeled_batch=2, save_every=1, log_every=1, method="supervised", options={})
+    for precision in ("float32", "bfloat16"):
+        train(replace(config, precision=precision), tmp_path / precision)
+    losses = [rows(tmp_path / precision)[1]["loss"] for precision in ("float32", "bfloat16")]
+    assert losses[0] != losses[1]
+    assert losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
+def test_weight_decay_spares_biases() -> None:
+    """AdamW without gradient: a weight of 1 shrinks by lr * decay = .05, a bias does not."""
+    layer = torch.nn.Linear(2, 2)
+    with torch.no_grad():
+        layer.weight.fill_(1.0), layer.bias.fill_(1.0)
+    config = replace(TINY, optimizer="adamw", weight_decay=0.1, lr=0.5)
+    optimizer = build_optimizer(layer, config, torch.device("cpu"))
+    for p in layer.parameters():
+        p.grad = torch.zeros_like(p)
+    optimizer.step()
+    assert layer.weight.flatten().tolist() == pytest.approx([0.95] * 4)
+    assert layer.bias.tolist() == [1.0, 1.0]
+
+
+def test_clip_grad_reaches_the_gradients(tmp_path: Path) -> None:
+    """The gradients a step leaves behind have at most the norm asked for; without clipping they have more."""
+    norms = {}
+    for clip in (0.0, 0.01):
+        run = run_module.Run(
+            replace(TINY, clip_grad=clip),
+            run_module.RunFolder(tmp_path / "none"),
+            train_module.load_data(TINY),
+            torch.device("cpu"),
+        )
+        train_module.train_step(run, 0)
+        norms[clip] = torch.nn.utils.get_total_norm([p.grad for p in run.trained]).item()
+    assert norms[0.01] <= 0.0101 < norms[0.0]
+
+
+def test_a_lost_checkpoint_is_not_a_silent_restart(tmp_path: Path) -> None:
+    train(TINY, tmp_path / "run")
+    (tmp_path / "run" / "metrics.json").unlink()
+    (tmp_path / "run" / "last.pt").unlink()
+    log = (tmp_path / "run" / "log.jsonl").read_bytes()
+    with pytest.raises(UserError, match="missing though the log reaches step 12"):
+        train(TINY, tmp_path / "run", resume=True)
+    assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
+
+
+def test_data_given_in_python(tmp_path: Path) -> None:
+    data = train_module.load_data(TINY)
+    metrics = train(TINY, tmp_path / "run", data=data)
+    assert score_run(tmp_path / "run", data=data)["mAP"] == metrics["test"]["ema"]["mAP"]
+    with pytest.raises(UserError, match="given in Python"):
+        score_run(tmp_path / "run")
 
 
 def test_accumulation_sees_the_same_images_and_about_the_same_gradient(tmp_path: Path) -> None:
@@ -163,7 +280,7 @@ def test_single_label_training_runs_through_the_same_labelers(tmp_path: Path) ->
 
 
 def test_training_learns(tmp_path: Path) -> None:
-    """Thirty supervised steps on 400 labels lift validation mAP well above the mean prevalence of 0.2."""
+    """Sixty supervised steps on 450 labels lift validation mAP well above the mean prevalence of 0.2."""
     config = replace(
         TINY,
         method="supervised",
@@ -188,7 +305,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_part(tmp_path: Path, monk
             return replace(batch, images=batch.images * torch.nan) if step == 7 else batch
 
     monkeypatch.setattr(run_module, "Loader", Broken)
-    with pytest.raises(UserError, match=r"supervised loss.* not finite at step 7"):
+    with pytest.raises(UserError, match=r"supervised loss.* not finite in step 8; .*last\.pt' holds"):
         train(TINY, tmp_path / "run")
     kept = torch.load(tmp_path / "run" / "last.pt", weights_only=True)
     assert kept["step"] == 5
@@ -201,7 +318,7 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
 
     def full(descriptor: int) -> None:
         calls.append(descriptor)
-        if len(calls) == 5:  # config, split, environment and the first checkpoint went well
+        if len(calls) == 13:  # the files of a new run, two log rows and the first checkpoint went well
             raise OSError(28, "No space left on device")
         real(descriptor)
 
@@ -229,7 +346,7 @@ def test_the_checkpoint_of_another_model_is_refused(whole: Path, tmp_path: Path)
     assert (folder / "last.pt").read_bytes() == strange[:1000]
 
 
-def test_a_torn_log_row_is_written_again(tmp_path: Path, whole: Path) -> None:
+def test_a_torn_log_row_is_written_again(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     train(TINY, folder)
     (folder / "metrics.json").unlink()
@@ -262,9 +379,14 @@ def test_a_training_step_on_a_gpu_never_waits(tmp_path: Path) -> None:
 
 
 @pytest.mark.gpu
-def test_a_gpu_run_resumes_exactly_when_deterministic(tmp_path: Path) -> None:
+def test_a_gpu_run_resumes_exactly_when_deterministic(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     config = replace(TINY, device="cuda", deterministic=True)
     train(config, tmp_path / "whole")
-    train(replace(config, save_every=5), tmp_path / "again")
+    stop_at(7, monkeypatch)
+    with pytest.raises(Stopped):
+        train(config, tmp_path / "again")
+    monkeypatch.undo()
+    train(config, tmp_path / "again", resume=True)
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "again")
     assert all(torch.equal(first[name], second[name]) for name in first)
+    assert rows(tmp_path / "whole") == rows(tmp_path / "again")

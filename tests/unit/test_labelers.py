@@ -82,6 +82,30 @@ def test_a_class_without_labeled_positives_gets_no_positive(unseen_classes: str)
     assert fixed.targets.tolist() == [[0, 1]]
 
 
+def test_a_class_without_labeled_positives_is_gated_like_the_others() -> None:
+    """All scores alike, at the warm-up's end: the uniform start must not hold the gate of the unseen class open."""
+    labeler = PercentMatch(facts(0, 10))
+    for step in range(300):
+        found = labeler(Scores(torch.full((36, 2), 0.18), step))
+    assert found.gap[0] == pytest.approx(found.gap[1].item(), abs=1e-6)
+    assert found.weights.tolist() == [0, 0]
+
+
+def test_a_batch_in_parts_is_learnt_as_one() -> None:
+    """Both parts meet the thresholds before the batch, and the state afterwards is that of the whole batch."""
+    weak = torch.rand(12, 2, generator=torch.Generator().manual_seed(0))
+    whole, parts = PercentMatch(facts(10, 20)), PercentMatch(facts(10, 20))
+    for step in range(3):
+        one = whole(Scores(weak, step))
+        first, second = (
+            parts(Scores(half, step, last=last)) for half, last in zip(weak.chunk(2), (False, True), strict=True)
+        )
+        assert torch.equal(first.upper, one.upper)
+        assert torch.equal(second.upper, one.upper)
+    for key, value in whole.state_dict().items():
+        assert torch.equal(value, parts.state_dict()[key])
+
+
 def test_a_class_always_present_gets_no_negative() -> None:
     labeler = PercentMatch(facts(100), momentum=1.0, warmup_steps=0)
     assert labeler(Scores(torch.tensor([[0.0], [1e-9], [0.5]]), 0)).mask.sum() == 0
@@ -112,6 +136,8 @@ def test_fixmatch_variants() -> None:
         ({"upper_percentile": 0.1, "lower_percentile": 0.5}, "lower_percentile=0.5 and upper_percentile=0.1"),
         ({"momentum": 1.5}, "momentum must lie between 0 and 1, not 1.5"),
         ({"gap_start": 0.9}, "gap_start"),
+        ({"weight": float("nan")}, "weight"),
+        ({"weight": -1.0}, "weight"),
         ({"unseen_classes": "none"}, "unseen_classes"),
     ],
 )

@@ -3,7 +3,6 @@
 import logging
 import socket
 import time
-from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Thread
@@ -18,15 +17,6 @@ from torch import Tensor
 
 from percentmatch.errors import UserError
 from percentmatch.models import Classifier, build_classifier, weights
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two test workers with two threads each fight over two cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 def _build(path: object, **options: Any) -> Classifier:

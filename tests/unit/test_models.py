@@ -1,6 +1,5 @@
 """Heads, backbones and how a classifier is built."""
 
-from collections.abc import Iterator
 from typing import Any, Literal
 
 import pytest
@@ -13,15 +12,6 @@ from percentmatch.models import Classifier, LinearHead, MLDecoder, build_classif
 # An NCHW map, three of them with other block types, a token sequence, and an NHWC map (whose pooled width differs).
 BACKBONES = ["resnet18", "test_resnet", "test_efficientnet", "test_convnext", "test_vit", "test_mambaout"]
 HEADS: tuple[Literal["ml-decoder", "linear"], ...] = ("ml-decoder", "linear")
-
-
-@pytest.fixture(autouse=True)
-def one_thread() -> Iterator[None]:
-    """Two test workers with two threads each fight over two cores."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(1)
-    yield
-    torch.set_num_threads(before)
 
 
 @pytest.mark.parametrize(("num_classes", "trainable", "total"), [(20, 7104532, 7119892), (80, 7150672, 7212112)])

@@ -7,8 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
+from percentmatch.augment import shrink
 from percentmatch.config import Config, View
-from percentmatch.data import Images, Split, make_split
+from percentmatch.data import Data, Images, Split, make_split
 from percentmatch.errors import UserError
 from percentmatch.loader import Loader, rows_at
 
@@ -21,8 +22,11 @@ def test_a_split_is_disjoint_complete_and_repeatable() -> None:
     assert sorted(split.labeled + split.unlabeled + split.validation) == sorted(IDS)
     assert make_split(IDS, ["t"], labeled=0.1, validation=20, seed=3) == split
     assert make_split(IDS, ["t"], labeled=0.1, validation=20, seed=4).digest != split.digest
-    assert Split.from_json(split.to_json()) == split
-    assert json.loads(split.to_json())["digest"] == split.digest
+    values = json.loads(split.to_json())
+    assert Split.from_values(values, "split.json") == split
+    for damage in ({"test": ["other"]}, {"labeled": None}, {"unlabeled": [1]}):
+        with pytest.raises(UserError, match=r"split\.json"):
+            Split.from_values(values | damage, "split.json")
 
 
 @pytest.mark.parametrize(("labeled", "validation"), [(101, 0), (90, 20), (0.001, 0)])
@@ -59,6 +63,35 @@ def make_loader(**changed) -> Loader:
         std=(1 / 255, 1 / 255, 1 / 255),
         device=torch.device("cpu"),
     )
+
+
+def test_large_images_are_made_smaller_once_without_aliasing() -> None:
+    """Stripes one pixel wide, 0 and 200: at a quarter of the size every pixel is their mean, not one or the other."""
+    stripes = (torch.arange(64) % 2 * 200).to(torch.uint8).expand(2, 3, 64, 64)
+    small = shrink(stripes, 16, 1.0)
+    assert small.shape == (2, 3, 16, 16)
+    assert ((small.float() - 100).abs() <= 10).all()  # at the rim half a stripe is missing
+    assert shrink(stripes, 16, 1 / 4).shape[-1] == 32  # a crop of a quarter of the area still shows 16 pixels a side
+    assert shrink(stripes, 64, 1.0) is stripes
+
+
+@pytest.mark.parametrize(
+    ("wrong", "named"),
+    [
+        ({"targets": torch.full((2, 1), 2, dtype=torch.uint8)}, "0 or 1"),
+        ({"targets": torch.zeros(2, 2, dtype=torch.uint8)}, "targets"),
+        ({"pixels": torch.zeros(2, 3, 4, 4)}, "pixels"),
+        ({"ids": ("a", "a")}, "differ"),
+    ],
+)
+def test_images_that_do_not_fit_together_are_refused(wrong: dict, named: str) -> None:
+    ones = torch.ones(2, 1, dtype=torch.uint8)
+    right = {"pixels": torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "targets": ones, "known": ones, "ids": ("a", "b")}
+    good = Images(**right, class_names=("c",))
+    with pytest.raises(UserError, match=named):
+        Images(**(right | wrong), class_names=("c",))
+    with pytest.raises(UserError, match="both in the pool and in the test"):
+        Data(good, good)
 
 
 def test_images_targets_and_truth_belong_together() -> None:

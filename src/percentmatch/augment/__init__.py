@@ -2,7 +2,7 @@
 
 from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import mix, uniforms
-from percentmatch.augment.frame import frame
+from percentmatch.augment.frame import frame, shrink
 from percentmatch.augment.geometry import GEOMETRY
 from percentmatch.augment.views import NAMES, OPERATIONS, Plan, apply, draw, make_view, normalise, resize
 
@@ -19,5 +19,6 @@ __all__ = [
     "mix",
     "normalise",
     "resize",
+    "shrink",
     "uniforms",
 ]

@@ -1,8 +1,11 @@
-"""Which part of an image that is not square becomes the square."""
+"""What happens to whole images before their views are made: which part is kept, and how large it stays."""
 
+import math
 from typing import Literal
 
+import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 
 def frame(images: Tensor, kind: Literal["squash", "center"]) -> Tensor:
@@ -13,3 +16,16 @@ def frame(images: Tensor, kind: Literal["squash", "center"]) -> Tensor:
     side = min(height, width)
     top, left = (height - side) // 2, (width - side) // 2
     return images[..., top : top + side, left : left + side]
+
+
+def shrink(images: Tensor, size: int, crop_scale: float) -> Tensor:
+    """`images` (n, 3, h, w) uint8, made smaller once, antialiased, if they are larger than their views can show.
+
+    Views read single pixels, so a view much smaller than its source would pick some and miss the rest. The smallest
+    crop still has `size` pixels a side.
+    """
+    side = math.ceil(size / math.sqrt(crop_scale))
+    if min(images.shape[-2:]) <= side:
+        return images
+    parts = [F.interpolate(part.float(), (side, side), mode="bilinear", antialias=True) for part in images.split(256)]
+    return torch.cat([part.round_().to(torch.uint8) for part in parts])

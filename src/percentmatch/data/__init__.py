@@ -6,12 +6,13 @@ from functools import lru_cache
 from percentmatch.config import Config
 from percentmatch.data.images import Images
 from percentmatch.data.split import Split, make_split
+from percentmatch.errors import UserError
 from percentmatch.records import Task
 
 __all__ = ["Data", "Images", "Split", "load_data", "make_split"]
 
 SCENES_SEED = 2022  # the scenes are one fixed data set; a run's seeds choose labels and training, not pictures
-FIRST_TEST_SCENE = 1_000_000  # pools begin at 0, so no pool of any size holds a test scene
+FIRST_TEST_SCENE = 1_000_000  # pools begin at 0, and hold at most as many, so none holds a test scene
 
 
 @dataclass(frozen=True)
@@ -21,8 +22,20 @@ class Data:
     pool: Images
     test: Images
 
+    def __post_init__(self) -> None:
+        if self.pool.class_names != self.test.class_names:
+            raise UserError("pool and test must have the same classes in the same order")
+        shared = set(self.pool.ids) & set(self.test.ids)
+        if shared:
+            raise UserError(f"image '{min(shared)}' is both in the pool and in the test set; take it out of one")
+
 
 def load_data(config: Config) -> Data:
+    """The data a config names."""
+    if config.data == "custom":
+        raise UserError(
+            "this run's data was given in Python; give it again: train(..., data=...), score_run(..., data=...)"
+        )
     return _scenes(config.scenes_pool, config.scenes_test, config.image_size, config.task)
 
 

@@ -19,6 +19,18 @@ class Images:
     ids: tuple[str, ...]  # n names, unique
     class_names: tuple[str, ...]  # c
 
+    def __post_init__(self) -> None:
+        n, c = len(self.ids), len(self.class_names)
+        shapes = {"pixels": (n, 3, *self.pixels.shape[2:]), "targets": (n, c), "known": (n, c)}
+        for name, shape in shapes.items():
+            found = getattr(self, name)
+            if found.dtype != torch.uint8 or tuple(found.shape) != shape:
+                raise UserError(f"{name} must be uint8 of shape {shape}, not {found.dtype} of {tuple(found.shape)}")
+        if self.pixels.ndim != 4 or len(set(self.ids)) < n or len(set(self.class_names)) < c or c == 0:
+            raise UserError("images must be (n, 3, h, w), with ids that differ and at least one class, all different")
+        if n and bool(((self.targets > 1) & (self.known > 0)).any()):
+            raise UserError("targets must be 0 or 1 where they are known")
+
     def __len__(self) -> int:
         return len(self.pixels)
 

@@ -2,8 +2,9 @@
 
 import hashlib
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 
@@ -30,9 +31,15 @@ class Split:
         return json.dumps({"digest": self.digest, **{part: getattr(self, part) for part in PARTS}}, indent=0) + "\n"
 
     @classmethod
-    def from_json(cls, text: str) -> "Split":
-        values = json.loads(text)
-        return cls(**{part: tuple(values[part]) for part in PARTS})
+    def from_values(cls, values: Mapping[str, Any], source: str) -> "Split":
+        """What `to_json` wrote, read back; refused if it was changed since."""
+        lists = [values.get(part) for part in PARTS]
+        if not all(isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in lists):
+            raise UserError(f"'{source}' is damaged: it must list the ids of {', '.join(PARTS)}")
+        split = cls(*(tuple(values[part]) for part in PARTS))
+        if values.get("digest") != split.digest:
+            raise UserError(f"'{source}' was changed: its ids do not fit its digest")
+        return split
 
 
 def make_split(

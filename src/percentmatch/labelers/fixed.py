@@ -1,5 +1,6 @@
 """Fixed thresholds for all classes: FixMatch."""
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -35,8 +36,10 @@ class FixedThreshold(Labeler):
         super().__init__()
         if variant not in ("paper", "symmetric"):
             raise UserError(f"variant must be 'paper' or 'symmetric', not '{variant}'")
-        if not 0.5 <= threshold < 1:
-            raise UserError(f"threshold must lie in [0.5, 1), not {threshold}")
+        if not 0.5 < threshold < 1:
+            raise UserError(f"threshold must lie between 0.5 and 1, not {threshold}")
+        if not 0 <= weight < torch.inf:
+            raise UserError(f"weight must be finite and not negative, not {weight}")
         self.task: Task = task
         c = facts.num_classes
         upper = torch.full((c,), threshold).masked_fill(facts.unseen, torch.inf)
@@ -46,4 +49,5 @@ class FixedThreshold(Labeler):
         self.register_buffer("weights", torch.full((c,), weight), persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
-        return select(scores.weak, self.upper, self.lower, self.weights, self.task)
+        pseudo = select(scores.weak, self.upper, self.lower, self.weights, self.task)
+        return replace(pseudo, gap=self.upper - self.lower)

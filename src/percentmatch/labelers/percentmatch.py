@@ -1,5 +1,7 @@
 """PercentMatch: thresholds at fixed percentiles of each class's scores, and weights that follow their gap."""
 
+import math
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -62,26 +64,32 @@ class PercentMatch(Labeler):
         self.gap_start, self.gap_full, self.weight, self.warmup_steps = gap_start, gap_full, weight, warmup_steps
         self.unseen_classes = unseen_classes
         negative_ratio = facts.negative_ratio.float()  # (c,)
+        if not (math.isfinite(weight) and weight >= 0 and math.isfinite(gap_start) and math.isfinite(gap_full)):
+            raise UserError(
+                f"weight ({weight}), gap_start ({gap_start}) and gap_full ({gap_full}) must be finite numbers"
+            )
         self.histogram = ScoreHistogram(
             facts.num_classes, num_bins=num_bins, momentum=momentum, bins=bins, bias_correction=bias_correction
         )
         # Algorithm 1: never more positives, nor more negatives, than the labeled set shows
-        self.register_buffer("upper_percentile", negative_ratio.clamp(min=upper_percentile), persistent=False)
+        upper = negative_ratio.clamp(min=upper_percentile).masked_fill(facts.unseen, upper_percentile)  # for the gate
+        self.register_buffer("upper_percentile", upper, persistent=False)
         self.register_buffer("lower_percentile", negative_ratio.clamp(max=lower_percentile), persistent=False)
         self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         percentiles = torch.stack([self.upper_percentile, self.lower_percentile], dim=1)  # (c, 2)
         upper, lower = self.histogram.quantiles(percentiles).unbind(dim=1)  # (c,) from the state before this batch
-        weights = self._weights(upper - lower, scores.step)
+        gap = upper - lower
+        weights = self._weights(gap, scores.step)
         pseudo = select(scores.weak, upper.masked_fill(self.unseen, torch.inf), lower, weights, self.task)
         if self.training:
-            self.histogram.update(scores.weak)
-        return pseudo
+            self.histogram.update(scores.weak, last=scores.last)
+        return replace(pseudo, gap=gap)
 
     def _weights(self, gap: Tensor, step: Tensor | int) -> Tensor:
         """Eq. 5: 0 below gap_start or before the warm-up's end, `weight` above gap_full, linear between: (c,)."""
         ramp = (gap - self.gap_start) / max(self.gap_full - self.gap_start, 1e-12)
-        started = torch.as_tensor(step, device=gap.device) + 1 >= self.warmup_steps  # the paper counts from t = 1
+        started = step + 1 >= self.warmup_steps  # the paper counts from t = 1
         weights = self.weight * ramp.clamp(0, 1) * started
         return weights.masked_fill(self.unseen, 0.0) if self.unseen_classes == "off" else weights

@@ -1,4 +1,4 @@
-"""The methods by name. A new one is a file, a row here and a page in docs/methods."""
+"""The methods by name. A new one is a file and a row here."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

@@ -9,7 +9,7 @@ from percentmatch.records import Batch, StepLoss, Task
 
 
 class Method(nn.Module, ABC):
-    """Three verbs. The model is an argument, so `method.state_dict()` is exactly the method's own state."""
+    """The model is an argument, so `method.state_dict()` is exactly the method's own state."""
 
     @property
     @abstractmethod

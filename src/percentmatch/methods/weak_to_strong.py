@@ -50,7 +50,7 @@ class WeakToStrong(Method):
             logits, strong_logits = model(torch.cat([batch.images, batch.strong])).split([b, u])
             with torch.no_grad():
                 weak_logits = teacher(batch.weak)
-        pseudo = self.labeler(Scores(scores_of(weak_logits, self.task), batch.step))
+        pseudo = self.labeler(Scores(scores_of(weak_logits, self.task), batch.step, batch.last))
         supervised = mean_over_images(self.pair_loss(logits, batch.targets), batch.known)
         unlabeled = mean_over_images(self.pair_loss(strong_logits, pseudo.targets), pseudo.pair_weights)
         parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}

@@ -124,13 +124,13 @@ def _three(values: Any) -> tuple[float, float, float]:
 
 def _known_cfg(name: str) -> Any:
     """timm's record of a model (its input size, its weights), or a sentence that names the closest one."""
-    architecture, _, tag = name.partition(".")
+    architecture, dot, tag = name.partition(".")
     if not timm.is_model(architecture):
         close = get_close_matches(name, timm.list_models(), n=1, cutoff=0.6)
         hint = did_you_mean(name, close) if close else "; `timm.list_models()` lists those there are"
         raise UserError(f"unknown backbone '{name}'{hint}")
     tags = timm.list_models(f"{architecture}.*", pretrained=True)
-    if tag and name not in tags:
+    if dot and name not in tags:
         raise UserError(f"backbone '{architecture}' has no weights '{tag}'{did_you_mean(name, [architecture, *tags])}")
     return timm.get_pretrained_cfg(name)
 
