@@ -7,9 +7,11 @@ from pathlib import Path
 
 import pytest
 import torch
+from PIL import Image
 from torch import nn
 
 from percentmatch.cli import app
+from percentmatch.data.scenes import draw_scenes
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -38,6 +40,28 @@ def test_the_loop_in_the_readme_runs_and_is_short() -> None:
     exec(block, names)
     assert names["loss"].isfinite()
     assert not torch.equal(before, model.weight)
+
+
+def test_the_code_for_your_own_files_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On scenes written out as ordinary files, a few labeled, a few not, with fewer steps and a smaller network."""
+    scenes = draw_scenes(60, size=64)
+    rows = ["image,labels,part"]
+    for n, name in enumerate(scenes.ids):
+        folder = tmp_path / ("photos" if n < 40 else "more")
+        folder.mkdir(exist_ok=True)
+        Image.fromarray(scenes.pixels[n].permute(1, 2, 0).numpy()).save(folder / f"{name}.png")
+        labels = ";".join(c for c, yes in zip(scenes.class_names, scenes.targets[n].tolist(), strict=True) if yes)
+        rows += [f"{name}.png,{labels},{'test' if n < 10 else ''}"] if n < 40 else []
+    (tmp_path / "labels.csv").write_text("\n".join(rows))
+    block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/your-data.md").read_text(), re.DOTALL)[0]
+    block = block.replace("2000", "2, labeled_batch=4").replace("resnet18", "test_resnet")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
+    names: dict = {}
+    exec(block, names)
+    assert names["metrics"]["test"]["ema"]["num_images"] == 10
+    split = json.loads((tmp_path / "runs/mine/split.json").read_text())
+    assert (len(split["labeled"]), len(split["validation"]), len(split["unlabeled"])) == (27, 3, 20)
 
 
 @pytest.mark.parametrize(

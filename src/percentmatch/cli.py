@@ -1,5 +1,6 @@
 """The command line: one importable function a verb. Heavy imports happen inside, so that `--help` is quick."""
 
+import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -158,6 +159,8 @@ def run(tokens: list[str]) -> None:
 
 def main() -> None:
     """The `percentmatch` command: bad input is one sentence and exit code 2."""
+    # Read when torch is imported: waiting threads sleep. Spinning ones make a busy machine several times slower.
+    os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
         run(sys.argv[1:])
     except (UserError, CycloptsError) as error:

@@ -59,7 +59,7 @@ class Config:
     task: Annotated[Literal["multi-label", "single-label"], DATA] = "multi-label"
     """Several labels an image, or exactly one."""
     labeled: Annotated[float, DATA] = 0.1
-    """Labeled images: a share of the pool if below 1, else their number."""
+    """Labeled images: a share of those that have labels if below 1, else their number; 0 takes all."""
     validation: Annotated[float, DATA] = 0.1
     """Pool images kept for validation: a share if below 1, else their number."""
     split_seed: Annotated[int, DATA] = 0
@@ -130,7 +130,6 @@ class Config:
             value = getattr(self, name)
             _require(low <= value <= high, name, value, f"must lie between {low} and {high}")
         _require(self.lr > 0, "lr", self.lr, "must be above 0")
-        _require(self.labeled > 0, "labeled", self.labeled, "must be above 0")
         for name in ("labeled", "validation"):
             value = getattr(self, name)
             _require(value < 1 or value == int(value), name, value, "must be a share below 1 or a whole number")

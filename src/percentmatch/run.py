@@ -34,9 +34,13 @@ class Run:
     ) -> None:
         self.config, self.folder, self.device = config, folder, device
         self.test = data.test
-        ids = data.pool.ids, data.test.ids
         self.split: Split = make_split(
-            *ids, labeled=config.labeled, validation=config.validation, seed=config.split_seed
+            data.pool.ids,
+            data.test.ids,
+            labeled=config.labeled,
+            validation=config.validation,
+            seed=config.split_seed,
+            without_labels=data.pool.without_labels(),
         )
         self.validation = data.pool.part(self.split.validation)
         labeled = data.pool.part(self.split.labeled)

@@ -29,6 +29,15 @@ def test_a_split_is_disjoint_complete_and_repeatable() -> None:
             Split.from_values(values | damage, "split.json")
 
 
+def test_images_without_labels_are_never_drawn_as_labeled() -> None:
+    bare = IDS[:60]
+    split = make_split(IDS, [], labeled=0.5, validation=5, without_labels=bare)
+    assert (len(split.labeled), len(split.validation), len(split.unlabeled)) == (20, 5, 75)
+    assert set(bare) <= set(split.unlabeled)
+    everything = make_split(IDS, [], labeled=0, validation=5, without_labels=bare)
+    assert (len(everything.labeled), sorted(everything.unlabeled)) == (35, sorted(bare))
+
+
 @pytest.mark.parametrize(("labeled", "validation"), [(101, 0), (90, 20), (0.001, 0)])
 def test_an_impossible_split_is_refused(labeled: float, validation: float) -> None:
     with pytest.raises(UserError, match="100 images"):

@@ -4,12 +4,33 @@ from dataclasses import dataclass
 from functools import lru_cache
 
 from percentmatch.config import Config
+from percentmatch.data.coco import read_coco
+from percentmatch.data.folder import unlabeled_manifest
 from percentmatch.data.images import Images
+from percentmatch.data.load import load_images
+from percentmatch.data.manifest import Manifest, join
 from percentmatch.data.split import Split, make_split
+from percentmatch.data.stats import describe
+from percentmatch.data.table import read_table
+from percentmatch.data.voc import read_voc
 from percentmatch.errors import UserError
 from percentmatch.records import Task
 
-__all__ = ["Data", "Images", "Split", "load_data", "make_split"]
+__all__ = [
+    "Data",
+    "Images",
+    "Manifest",
+    "Split",
+    "describe",
+    "join",
+    "load_data",
+    "load_images",
+    "make_split",
+    "read_coco",
+    "read_table",
+    "read_voc",
+    "unlabeled_manifest",
+]
 
 SCENES_SEED = 2022  # the scenes are one fixed data set; a run's seeds choose labels and training, not pictures
 FIRST_TEST_SCENE = 1_000_000  # pools begin at 0, and hold at most as many, so none holds a test scene

@@ -34,6 +34,10 @@ class Images:
     def __len__(self) -> int:
         return len(self.pixels)
 
+    def without_labels(self) -> list[str]:
+        """Ids of the images of which no label is known."""
+        return [name for name, some in zip(self.ids, self.known.any(dim=1).tolist(), strict=True) if not some]
+
     def rows(self, ids: Sequence[str]) -> Tensor:
         """Where these ids stand: (len(ids),)."""
         row_of = {name: row for row, name in enumerate(self.ids)}

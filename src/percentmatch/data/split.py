@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -43,22 +43,33 @@ class Split:
 
 
 def make_split(
-    pool: Sequence[str], test: Sequence[str], *, labeled: float, validation: float = 0.0, seed: int = 0
+    pool: Sequence[str],
+    test: Sequence[str],
+    *,
+    labeled: float,
+    validation: float = 0.0,
+    seed: int = 0,
+    without_labels: Collection[str] = (),
 ) -> Split:
     """Draw validation images, then labeled ones, at random from the pool; the rest is unlabeled (the paper's way).
 
-    Numbers below 1 are shares of the pool.
+    Numbers below 1 are shares of the images that have labels; those `without_labels` are always unlabeled. 0 labeled
+    takes every image that has labels and is not for validation.
     """
-    num_validation, num_labeled = _count(validation, len(pool)), _count(labeled, len(pool))
-    if num_labeled < 1 or num_labeled + num_validation > len(pool):
+    bare = set(without_labels)
+    have_labels = [name for name in pool if name not in bare]
+    total = len(have_labels)
+    num_validation = _count(validation, total)
+    num_labeled = _count(labeled, total) if labeled else total - num_validation
+    if num_labeled < 1 or num_labeled + num_validation > total:
         raise UserError(
             f"labeled={labeled} and validation={validation} ask for {num_labeled} + {num_validation} of "
-            f"{len(pool)} images; ask for at least one labeled image and no more than there are"
+            f"{total} images with labels; ask for at least one labeled image and no more than there are"
         )
-    order = torch.randperm(len(pool), generator=torch.Generator().manual_seed(seed)).tolist()
-    ids = [pool[i] for i in order]
+    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed)).tolist()
+    ids = [have_labels[i] for i in order]
     middle = num_validation + num_labeled
-    parts = ids[num_validation:middle], ids[middle:], ids[:num_validation], list(test)
+    parts = ids[num_validation:middle], [*ids[middle:], *bare], ids[:num_validation], list(test)
     return Split(*(tuple(sorted(part)) for part in parts))
 
 

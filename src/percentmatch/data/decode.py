@@ -1,0 +1,199 @@
+"""An image file in, a square of bytes out; what cannot be read is told in plain words.
+
+Started as a program, this file is the worker of `cache`: it imports no torch, so it starts in a moment.
+"""
+
+import contextlib
+import io
+import json
+import logging
+import os
+import stat
+import struct
+import sys
+import warnings
+from collections.abc import Generator, Iterable
+from hashlib import blake2b
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+from PIL import AvifImagePlugin, ExifTags, Image, UnidentifiedImageError
+
+from percentmatch.errors import UserError
+
+Frame = Literal["squash", "center"]
+Row = tuple[int, str | None, str | None]  # row, digest of the file if it could be read, what is wrong with it
+
+FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
+MAX_PIXELS = 100_000_000
+MAX_BYTES = 1 << 30
+T = Image.Transpose
+ORDER = (T.FLIP_LEFT_RIGHT, T.ROTATE_180, T.FLIP_TOP_BOTTOM, T.TRANSPOSE, T.ROTATE_270, T.TRANSVERSE, T.ROTATE_90)
+TURNS = dict(enumerate(ORDER, start=2))  # by EXIF orientation
+BROKEN_EXIF = (SyntaxError, struct.error, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
+BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")
+
+logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Pillow's complaints go to stderr
+
+
+class BadImage(Exception):
+    """Why a file cannot be read, in words that follow `cannot read image 'x': `."""
+
+
+def cannot_read(path: str | Path, reason: str) -> str:
+    return f"cannot read image '{path}': {reason}"
+
+
+def decode(path: Path, size: int, frame: Frame, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """The image as RGB, turned as its EXIF says: (3, size, size) uint8."""
+    try:
+        return decode_bytes(read(path), size, frame, max_pixels)
+    except BadImage as error:
+        raise UserError(f"{cannot_read(path, str(error))}; replace it or take it out of the data") from error
+
+
+def read(path: str | Path) -> bytes:
+    """All of a plain file of reasonable size."""
+    try:
+        about = os.stat(path)
+        if stat.S_ISDIR(about.st_mode):
+            raise BadImage("it is a folder")
+        if not stat.S_ISREG(about.st_mode):
+            raise BadImage("it is not a plain file")
+        if about.st_size > MAX_BYTES:
+            raise BadImage(f"its {about.st_size / 2**30:.1f} GiB are too many for an image")
+        content = Path(path).read_bytes()
+    except FileNotFoundError:
+        raise BadImage("there is no such file") from None
+    except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
+        raise BadImage(str(getattr(error, "strerror", None) or error).lower()) from error
+    if not content:
+        raise BadImage("the file is empty")
+    return content
+
+
+def fingerprint(content: bytes) -> str:
+    return blake2b(content, digest_size=8).hexdigest()
+
+
+def decode_bytes(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """As `decode`, of a file's content."""
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            if image.width * image.height > max_pixels:
+                raise BadImage(f"its {image.width} x {image.height} pixels are more than the {max_pixels:,} allowed")
+            return _square(image, size, frame)
+    except BadImage:
+        raise
+    except UnidentifiedImageError:
+        raise BadImage(_what_it_is(content)) from None
+    except Image.DecompressionBombError as error:
+        raise BadImage(f"it has more pixels than the {max_pixels:,} allowed") from error
+    except MemoryError as error:
+        raise BadImage("there is not enough memory to decode it") from error
+    except Exception as error:
+        text = " ".join(str(error).split())[:100]
+        cut = "truncated" in text.lower()
+        raise BadImage("it is cut short (truncated)" if cut else f"it is damaged or cut short ({text})") from error
+
+
+def _square(image: Image.Image, size: int, frame: Frame) -> np.ndarray:
+    """Decoded, framed, resized and turned: (3, size, size)."""
+    drafted = image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at 1/2, 1/4 or 1/8, twice `size` at least
+    with _no_stderr() if image.format == "TIFF" else contextlib.nullcontext():
+        image.load()
+    width, height = drafted[1][2:] if drafted else image.size  # of a draft perhaps a fraction
+    side = min(width, height)
+    left, top = (0, 0) if frame == "squash" else ((width - side) / 2, (height - side) / 2)
+    square = _rgb(image).resize((size, size), Image.Resampling.BILINEAR, (left, top, width - left, height - top))
+    turn = TURNS.get(_orientation(image))
+    return np.asarray(square if turn is None else square.transpose(turn)).transpose(2, 0, 1).copy()
+
+
+def _rgb(image: Image.Image) -> Image.Image:
+    """Any mode as RGB; what is transparent becomes white."""
+    if image.mode in ("I", "F") or image.mode.startswith("I;16"):
+        image = Image.fromarray(_eight_bits(np.asarray(image)))
+    if not image.has_transparency_data:
+        return image if image.mode == "RGB" else image.convert("RGB")
+    white = Image.new("RGBA", image.size, "white")
+    return Image.alpha_composite(white, image.convert("RGBA")).convert("RGB")
+
+
+def _eight_bits(values: np.ndarray) -> np.ndarray:
+    """Grey values from 0 to full scale as 0 to 255. Full scale is 65535, of floats the first of 1, 255 and 65535 that
+    is not exceeded; values beyond, or below 0, are stretched from the image's smallest to its largest."""
+    grey = np.nan_to_num(values.astype(np.float64), nan=0, posinf=0, neginf=0)
+    low, high = grey.min(), grey.max()
+    scales = (1, 255, 65535) if values.dtype.kind == "f" else (65535,)
+    low, high = next(((0, full) for full in scales if low >= 0 and high <= full), (low, high))
+    return ((grey - low) * (255 / max(high - low, 1e-9))).round().astype(np.uint8)
+
+
+def _orientation(image: Image.Image) -> int:
+    """1 to 8; 1 if the EXIF data is broken, which is no reason to lose an image."""
+    try:
+        return image.getexif().get(ExifTags.Base.Orientation, 1)
+    except BROKEN_EXIF:
+        return 1
+
+
+def _what_it_is(content: bytes) -> str:
+    """Words for a file that is no image Pillow knows."""
+    start = content[:2048].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
+    if start.startswith(b"version https://git-lfs"):
+        return "it is a Git LFS pointer, not the image (run 'git lfs pull')"
+    if b"<svg" in start:
+        return "it is an SVG drawing, not a photograph"
+    if start.startswith((b"<!doctype html", b"<html")):
+        return "it is a web page (HTML), not an image"
+    if content[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1"):
+        return "it is a HEIC image (convert it to JPEG)"
+    if min(content[:2048]) > 8:
+        return "it is text, not an image"
+    if content.startswith(BEGINNINGS) or content[4:12] == b"ftypavif":
+        return "it is damaged or cut short"
+    return f"it is none of {', '.join(FORMATS)}"
+
+
+@contextlib.contextmanager
+def _no_stderr() -> Generator[None]:
+    """libtiff writes its complaints to stderr itself."""
+    with contextlib.ExitStack() as stack, open(os.devnull, "wb") as nothing:
+        with contextlib.suppress(OSError):  # a program without stderr
+            before = os.dup(2)
+            stack.callback(os.close, before)
+            stack.callback(os.dup2, before, 2)
+            os.dup2(nothing.fileno(), 2)
+        yield
+
+
+def decode_rows(rows: Iterable[tuple[int, str]], target: str, offset: int, size: int, frame: Frame) -> Generator[Row]:
+    """Decode (row, path) pairs into the file `target`, whose rows begin at `offset`; a bad one becomes zeros."""
+    with open(target, "r+b") as file:
+        for row, path in rows:
+            pixels, digest, reason = np.zeros((3, size, size), np.uint8), None, None
+            try:
+                content = read(path)
+                digest = fingerprint(content)
+                pixels = decode_bytes(content, size, frame)
+            except BadImage as error:
+                reason = str(error)
+            file.seek(offset + row * pixels.size)
+            file.write(pixels.tobytes())
+            yield row, digest, reason
+
+
+def work() -> None:
+    """Read a job from stdin, write one line for each image to stdout. There is a worker for each core."""
+    AvifImagePlugin.DEFAULT_MAX_THREADS = 1  # ty: ignore[invalid-assignment]
+    try:
+        for result in decode_rows(**json.load(sys.stdin.buffer)):
+            os.write(1, f"{json.dumps(result)}\n".encode())  # at once: others write there, too
+    except OSError as error:
+        os.write(1, f"{json.dumps((-1, None, error.strerror or str(error)))}\n".encode())
+
+
+if __name__ == "__main__":
+    work()

@@ -1,0 +1,160 @@
+"""Files on disk: which images exist, and a folder or a text list as a pool without labels."""
+
+import os
+import unicodedata
+from collections.abc import Sequence
+from pathlib import Path
+from typing import NamedTuple, NoReturn
+
+import torch
+
+from percentmatch.data.manifest import Manifest
+from percentmatch.errors import UserError
+
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif")  # in any case
+
+
+class Found(NamedTuple):
+    """n image files."""
+
+    paths: tuple[Path, ...]
+    ids: tuple[str, ...]
+    sources: tuple[str, ...]  # where each was named, for messages
+
+
+def unlabeled_manifest(source: Path, class_names: Sequence[str]) -> Manifest:
+    """The images of a folder, or of a text file with one path a line, with every label unknown."""
+    found = read_folder(source) if os.path.isdir(source) else read_list(source)
+    none = torch.zeros(len(found.ids), len(class_names), dtype=torch.uint8)  # (n, c)
+    parts = ("",) * len(found.ids)
+    return Manifest(found.paths, found.ids, none, none, none, parts, tuple(class_names), found.sources)
+
+
+def read_folder(folder: Path) -> Found:
+    """All images in the folder and the folders below it, sorted; hidden files and folders are skipped."""
+    ids, seen = [], set()
+    for place, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        real = os.path.realpath(place)
+        if real in seen:  # a link back up, or to a folder already read
+            folders.clear()
+            continue
+        seen.add(real)
+        folders[:] = sorted(name for name in folders if not name.startswith("."))
+        base = Path(os.path.relpath(place, folder)).as_posix() + "/"
+        names = [name for name in names if is_image_name(name)]
+        ids += names if base == "./" else [base + name for name in names]
+    if not ids:
+        raise UserError(f"{folder} holds no image; give a folder with {', '.join(IMAGE_SUFFIXES)} files")
+    ids.sort()
+    return Found(tuple(folder / name for name in ids), tuple(ids), (str(folder),) * len(ids))
+
+
+def read_list(file: Path) -> Found:
+    """The images a text file names, one path a line, relative to the folder of the file; a repeated one counts once."""
+    lines = [(number, text.strip()) for number, text in enumerate(read_utf8(file).split("\n"), 1)]
+    lines = [(number, text) for number, text in lines if text]
+    if not lines:
+        raise UserError(f"{file} is empty; write one image path a line")
+    sources = [f"{file}, line {number}" for number, _ in lines]
+    names = find_images(file.parent, [text for _, text in lines], sources)
+    source_of: dict[str, str] = {}
+    for name, source in zip(names, sources, strict=True):
+        source_of.setdefault(name, source)
+    return Found(tuple(file.parent / name for name in source_of), tuple(source_of), tuple(source_of.values()))
+
+
+def is_image_name(name: str) -> bool:
+    return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
+
+
+def read_utf8(file: Path) -> str:
+    """The text of a UTF-8 file, with or without a byte order mark."""
+    data = read_bytes(file)
+    try:
+        text = data.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise UserError(f"{file}, line {line}: the text is not UTF-8; save the file as UTF-8") from None
+    if "\0" in text:
+        line = text.count("\n", 0, text.index("\0")) + 1
+        raise UserError(f"{file}, line {line}: a zero byte in the text; save the file as plain UTF-8 text")
+    return text
+
+
+def read_bytes(file: Path) -> bytes:
+    try:
+        return file.read_bytes()
+    except FileNotFoundError:
+        raise UserError(f"there is no file {file}; check the path") from None
+    except OSError as error:
+        raise UserError(f"cannot read the file {file} ({error.strerror}); check the path and its permissions") from None
+
+
+def list_files(folder: str | Path) -> list[str]:
+    """The names of the files in a folder, from one listing."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry.name for entry in entries if entry.is_file()]
+    except OSError as error:
+        _refuse(error)
+
+
+def find_images(folder: Path, texts: Sequence[str], sources: Sequence[str]) -> list[str]:
+    """The images these texts name, each as its path within `folder` with forward slashes and as it is spelt on disk.
+
+    Backslashes separate folders too. Where no file has exactly this name, the one that differs only in case or in how
+    an accent is encoded is taken. Each folder is listed once; no file is looked at by itself.
+    """
+    if not os.path.isdir(folder):
+        raise UserError(f"there is no folder {folder}; give the folder that holds the images")
+    base = Path(os.path.abspath(folder)).as_posix().rstrip("/") + "/"
+    listings: dict[str, _Listing] = {}
+    found, missing = [], []
+    for row, text in enumerate(texts):
+        name = os.path.normpath(text.strip().replace("\\", "/")).replace(os.sep, "/").removeprefix(base)
+        place, _, last = (base + name if not os.path.isabs(name) else name).rpartition("/")
+        if place not in listings:
+            listings[place] = _Listing(place or "/")
+        actual = listings[place].find(last)
+        if actual is None:
+            missing.append(row)
+        else:
+            found.append(name if actual == last else name.removesuffix(last) + actual)
+    if missing:
+        raise missing_images([sources[row] for row in missing], texts[missing[0]], folder, len(texts))
+    return found
+
+
+def missing_images(sources: Sequence[str], name: str, folder: Path, total: int) -> UserError:
+    """The sentence for images that are not there; `sources` says where each of them was named."""
+    return UserError(
+        f"{sources[0]}: the image {name!r} is not in {folder} ({len(sources)} of {total} images are missing); "
+        "correct the path or give the folder that holds the images"
+    )
+
+
+class _Listing:
+    """The files of one folder."""
+
+    def __init__(self, folder: str) -> None:
+        self.folded: dict[str, str | None] = {}
+        self.names = set(list_files(folder)) if os.path.isdir(folder) else set()
+
+    def find(self, name: str) -> str | None:
+        if name in self.names:
+            return name
+        if not self.folded:
+            for other in sorted(self.names):
+                key = _fold(other)
+                self.folded[key] = None if key in self.folded else other  # two that differ only in case: neither
+        return self.folded.get(_fold(name))
+
+
+def _fold(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _refuse(error: OSError) -> NoReturn:
+    raise UserError(
+        f"cannot read the folder {error.filename} ({error.strerror}); check the path and its permissions"
+    ) from None

@@ -1,0 +1,40 @@
+"""From a manifest to images: difficult pairs, bad files."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from PIL import Image
+
+from percentmatch.data import Manifest, load_images
+from percentmatch.errors import UserError
+
+
+@pytest.fixture
+def manifest(tmp_path: Path) -> Manifest:
+    """Three grey images of levels 10, 20 and 30; the second shows the class only as difficult."""
+    paths = tuple(tmp_path / f"{level}.png" for level in (10, 20, 30))
+    for path, level in zip(paths, (10, 20, 30), strict=True):
+        Image.new("L", (8, 6), level).save(path)
+    column = lambda *values: torch.tensor(values, dtype=torch.uint8)[:, None]  # noqa: E731
+    ids = tuple(path.stem for path in paths)
+    parts, sources = ("",) * 3, ("here",) * 3
+    return Manifest(paths, ids, column(1, 0, 0), column(1, 1, 1), column(0, 1, 0), parts, ("cat",), sources)
+
+
+def test_difficult_pairs_are_negative_in_training_and_unknown_in_scoring(manifest: Manifest, tmp_path: Path) -> None:
+    pool = load_images(manifest, size=4, folder=tmp_path / "cache")
+    assert pool.pixels[:, 0, 0, 0].tolist() == [10, 20, 30]
+    assert pool.targets.flatten().tolist() == [1, 0, 0]
+    assert pool.known.flatten().tolist() == [1, 1, 1]
+    test = load_images(manifest, size=4, folder=tmp_path / "cache", scoring=True)
+    assert test.known.flatten().tolist() == [1, 0, 1]
+
+
+def test_a_bad_image_is_named_or_left_out(manifest: Manifest, tmp_path: Path) -> None:
+    manifest.paths[1].write_text("no image")
+    with pytest.raises(UserError, match=r"20\.png.*1 of 3.*--skip-bad-images"):
+        load_images(manifest, size=4, folder=tmp_path / "cache")
+    left = load_images(manifest, size=4, folder=tmp_path / "cache", skip_bad=True)
+    assert left.ids == ("10", "30")
+    assert left.pixels[:, 0, 0, 0].tolist() == [10, 30]
