@@ -103,6 +103,10 @@ class Config:
     precision: Annotated[Literal["auto", "float32", "bfloat16"], TRAINING] = "auto"
     """Autocast; auto is bfloat16 on a GPU and float32 on a CPU."""
 
+    mixup: Annotated[float, VIEWS] = 0.0
+    """Blend labeled images and their labels in pairs, by shares from Beta(mixup, mixup); 0 turns it off."""
+    cutmix: Annotated[float, VIEWS] = 0.0
+    """Paste a box of one labeled image into another, area from Beta(cutmix, cutmix); with mixup, each half the time."""
     frame: Annotated[Literal["squash", "center"], VIEWS] = "squash"
     """Squeeze the whole image into a square, or keep its central square."""
     labeled_view: Annotated[View, VIEWS] = field(default_factory=View)
@@ -152,6 +156,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("labeled_batch", "unlabeled_ratio", "accumulate"), (1, 65_536)),
     **dict.fromkeys(("seed", "split_seed"), (0, 2**62)),
     **dict.fromkeys(("dropout", "ema_decay", "lr_warmup_ratio"), (0, 1)),
+    **dict.fromkeys(("mixup", "cutmix"), (0, 100)),
     "image_size": (1, 4096),
     "labeled": (0, _MANY),
     "validation": (0, _MANY),

@@ -14,3 +14,16 @@ def sum_over_ranks(values: Tensor) -> Tensor:
         values = values.clone()
         dist.all_reduce(values)
     return values
+
+
+class StepSums:
+    """Sums over a step's whole batch, which may come in parts and on several ranks."""
+
+    def __init__(self) -> None:
+        self._waiting: Tensor | None = None  # of a batch whose last part is still to come: never between steps
+
+    def add(self, values: Tensor, *, last: bool = True) -> Tensor | None:
+        """Add a part; the sum over all parts and ranks when the last is there, None before."""
+        values = values.detach() if self._waiting is None else values.detach() + self._waiting
+        self._waiting = None if last else values
+        return sum_over_ranks(values) if last else None

@@ -12,7 +12,7 @@ from percentmatch.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import accuracy_top1, score
-from percentmatch.models import Card, load_classifier
+from percentmatch.models import Card, evaluating, load_classifier
 from percentmatch.records import Task
 from percentmatch.run_folder import RunFolder
 
@@ -22,13 +22,11 @@ BATCH = 256
 @torch.inference_mode()
 def probabilities(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -> Tensor:
     """Probabilities of uint8 images (n, 3, h, w), in the order given: (n, c) on the host."""
-    was_training = model.training
-    model.eval()
     parts = []
-    for images in frame(pixels, card.frame).split(BATCH):
-        views = resize(images.to(device), card.image_size, card.mean, card.std)
-        parts.append(scores_of(model(views), card.task))
-    model.train(was_training)
+    with evaluating(model):
+        for images in frame(pixels, card.frame).split(BATCH):
+            views = resize(images.to(device), card.image_size, card.mean, card.std)
+            parts.append(scores_of(model(views), card.task))
     return torch.cat(parts).cpu()
 
 

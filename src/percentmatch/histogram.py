@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from percentmatch.distributed import sum_over_ranks
+from percentmatch.distributed import StepSums
 from percentmatch.errors import UserError
 
 LOGIT_RANGE = 12.0  # logit bins cover [-12, 12]; scores beyond fall into the outer bins
@@ -47,7 +47,7 @@ class ScoreHistogram(nn.Module):
         low, high = (0.0, 1.0) if bins == "uniform" else (-LOGIT_RANGE, LOGIT_RANGE)
         edges = torch.linspace(low, high, num_bins + 1, dtype=torch.float64)  # (k + 1,)
         width = (edges if bins == "uniform" else edges.sigmoid()).diff()  # (k,) in probability
-        self._waiting: Tensor | None = None  # counts of a batch whose last part is still to come: never between steps
+        self._sums = StepSums()
         self.register_buffer("mass", torch.zeros(num_classes, num_bins))
         self.register_buffer("prior_weight", torch.ones(()))
         self.register_buffer("prior", (width / width.sum()).float(), persistent=False)
@@ -67,11 +67,9 @@ class ScoreHistogram(nn.Module):
         # clamped before the cast too: an infinite logit has no integer
         bin_of = position.clamp(0, self.num_bins).long().clamp(0, self.num_bins - 1)  # (u, c)
         counts = torch.zeros_like(self.mass).scatter_add_(1, bin_of.T, torch.ones_like(scores.T))  # (c, k)
-        counts = counts if self._waiting is None else counts + self._waiting
-        self._waiting = None if last else counts
-        if not last:
+        counts = self._sums.add(counts, last=last)
+        if counts is None:
             return
-        counts = sum_over_ranks(counts)
         num_images = counts[:1].sum()  # of all ranks, the same for every class
         self.mass.mul_(self.momentum).addcmul_(counts, (1 - self.momentum) / num_images)
         self.prior_weight.mul_(self.momentum)

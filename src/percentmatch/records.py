@@ -27,17 +27,26 @@ class Batch:
     seed: int
     weak: Tensor | None = None  # (u, 3, h, w)
     strong: Tensor | None = None  # (u, 3, h, w)
+    weak2: Tensor | None = None  # (u, 3, h, w) a second weak view, drawn apart from the first
     index: Tensor | None = None  # (u,) rows of the unlabeled pool
+    uniforms: Tensor | None = None  # (b + 2u, 2) random numbers in [0, 1), for a method that mixes images itself
     last: bool = True  # the last part of the step's batch, where it comes in parts
+    partner_targets: Tensor | None = None  # (b, c) of the images mixed into `images`; None: not mixed
+    partner_known: Tensor | None = None  # (b, c)
+    own_share: Tensor | None = None  # (b, 1) how much of each labeled image is its own
 
 
 @dataclass(frozen=True)
 class Scores:
-    """What a labeler sees: probabilities on the weak views, and the step."""
+    """What a labeler sees: probabilities on the weak views, the step, and what some labelers need besides."""
 
     weak: Tensor  # (u, c)
     step: Tensor | int  # () from 0
     last: bool = True  # the last part of the step's batch, where it comes in parts
+    index: Tensor | None = None  # (u,) rows of the unlabeled pool
+    labeled: Tensor | None = None  # (b, c) probabilities on the labeled views
+    targets: Tensor | None = None  # (b, c) their labels, 0 or 1
+    known: Tensor | None = None  # (b, c) 1 where the label is known
 
 
 @dataclass(frozen=True)
@@ -74,24 +83,35 @@ class Facts:
     num_labeled: int
     num_unlabeled: int | None  # None: a stream
     total_steps: int
+    unlabeled_batch: int = 0  # unlabeled images a step; 0: not known
 
     @classmethod
     def from_targets(
-        cls, targets: Tensor, known: Tensor | None = None, num_unlabeled: int | None = None, total_steps: int = 0
+        cls,
+        targets: Tensor,
+        known: Tensor | None = None,
+        num_unlabeled: int | None = None,
+        total_steps: int = 0,
+        unlabeled_batch: int = 0,
     ) -> "Facts":
         """Count the labeled set: `targets` (n, c) of 0 and 1, `known` (n, c) where not every label is known."""
         known = torch.ones_like(targets) if known is None else known
         positives = (targets * known).sum(0).double()
-        return cls(positives, known.sum(0).double(), len(targets), num_unlabeled, total_steps)
+        return cls(positives, known.sum(0).double(), len(targets), num_unlabeled, total_steps, unlabeled_batch)
 
     @property
     def num_classes(self) -> int:
         return len(self.positive_counts)
 
     @property
+    def prevalence(self) -> Tensor:
+        """Share of the known labels of each class that are positive (pi); 0 for a class never labeled."""
+        return self.positive_counts / self.known_counts.clamp(min=1)  # (c,)
+
+    @property
     def negative_ratio(self) -> Tensor:
         """Share of the known labels of each class that are negative; 1 for a class never labeled."""
-        return 1 - self.positive_counts / self.known_counts.clamp(min=1)  # (c,)
+        return 1 - self.prevalence  # (c,)
 
     @property
     def unseen(self) -> Tensor:

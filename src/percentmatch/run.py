@@ -2,7 +2,7 @@
 
 import sys
 import time
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -13,17 +13,18 @@ from percentmatch.checkpoint import load_checkpoint, save_checkpoint, write_atom
 from percentmatch.config import Config
 from percentmatch.data import Data, Images, Split, make_split
 from percentmatch.errors import UserError
-from percentmatch.evaluate import evaluate, probabilities
+from percentmatch.evaluate import BATCH, evaluate, probabilities
 from percentmatch.loader import Loader
 from percentmatch.meter import Meter
 from percentmatch.methods import build_method
+from percentmatch.methods.base import scores_of
 from percentmatch.metrics import pseudo_label_quality
-from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes
+from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, dropout_on, evaluating
 from percentmatch.optim import Ema, build_optimizer
 from percentmatch.records import Facts, PseudoLabels
 from percentmatch.run_folder import RunFolder
 
-INIT = 1_000_003  # stream of the model's initial weights
+INIT, REFRESH = 1_000_003, 1_000_033  # streams of the model's initial weights, and of dropout while the pool is scored
 
 
 class Run:
@@ -44,16 +45,9 @@ class Run:
         )
         self.validation = data.pool.part(self.split.validation)
         labeled = data.pool.part(self.split.labeled)
-        torch.manual_seed(mix(config.seed, INIT))
-        self.model: Classifier = build_classifier(
-            config.backbone,
-            num_classes=len(data.pool.class_names),
-            head=config.head,
-            image_size=config.image_size,
-            weights="none" if resumed and folder.checkpoint.exists() else config.weights,
-            dropout=config.dropout,
-        ).to(device)
-        self.model.to(memory_format=torch.channels_last)  # faster on CPU and GPU
+        self.num_classes = len(data.pool.class_names)
+        weights = "none" if resumed and folder.checkpoint.exists() else config.weights
+        self.model: Classifier = self._new_model(weights, first_step=0)
         self.card = Card(
             backbone=config.backbone,
             head=config.head,
@@ -66,23 +60,82 @@ class Run:
             std=self.model.std,
             version=__version__,
         )
-        self.facts = Facts.from_targets(labeled.targets, labeled.known, len(self.split.unlabeled), config.total_steps)
+        self.facts = Facts.from_targets(
+            labeled.targets,
+            labeled.known,
+            num_unlabeled=len(self.split.unlabeled),
+            total_steps=config.total_steps,
+            unlabeled_batch=config.labeled_batch * config.unlabeled_ratio,
+        )
         self.method = build_method(config.method, self.facts, config.task, config.options).to(device)
         if self.method.views and not self.split.unlabeled:
             raise UserError(f"method '{config.method}' needs unlabeled images; ask for fewer --labeled or --validation")
-        self.ema = Ema(self.model, config.ema_decay)
-        self.optimizer = build_optimizer(self.model, config, device)
-        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.method.check_model(self.model)
+        self._new_followers()
         mean, std = self.model.mean, self.model.std
         self.loader = Loader(config, data.pool, self.split, views=self.method.views, mean=mean, std=std, device=device)
         self.meter = Meter()
         self.step = 0
         self.seconds, self.began = 0.0, time.monotonic()
 
+    def _new_model(self, weights: str, first_step: int) -> Classifier:
+        config = self.config
+        torch.manual_seed(mix(config.seed, INIT, first_step) if first_step else mix(config.seed, INIT))
+        model = build_classifier(
+            config.backbone,
+            num_classes=self.num_classes,
+            head=config.head,
+            image_size=config.image_size,
+            weights=weights,
+            dropout=config.dropout,
+        )
+        return model.to(self.device).to(memory_format=torch.channels_last)  # faster on CPU and GPU
+
+    def _new_followers(self) -> None:
+        """What hangs on the student: its moving average and its optimizer."""
+        self.ema = Ema(self.model, self.config.ema_decay)
+        self.optimizer = build_optimizer(self.model, self.config, self.device)
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
+
+    def cycle(self, step: int) -> tuple[int, int]:
+        """Where `step` stands in the learning-rate cycle, and the cycle's length: the run's, or the round's."""
+        total, length = self.config.total_steps, self.method.round_steps
+        if not self.method.restarts or not length:
+            return step, total
+        first = step - step % length
+        return step - first, min(length, total - first)
+
+    def refresh(self, step: int) -> None:
+        """Before `step`: let a method that relabels the pool do so when its round begins, and renew the student."""
+        length = self.method.round_steps
+        if not length or step == 0 or step % length:
+            return
+        torch.manual_seed(mix(self.config.seed, REFRESH, step))
+        self.method.refresh(self)
+        if self.method.restarts:
+            self.model = self._new_model(self.config.weights, first_step=step)
+            self._new_followers()
+        self.folder.append({"step": step + 1, "kind": "refresh", "restarted": self.method.restarts})
+
+    @torch.no_grad()
+    def probabilities(
+        self, model: Literal["student", "teacher"], *, dropout_passes: int = 0
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scores of the unlabeled images, see `methods.base.Pool`."""
+        network = self.model if model == "student" else self.ema.model
+        parts = []
+        with dropout_on(network) if dropout_passes else evaluating(network):
+            for images in self.loader.unlabeled_images(BATCH):
+                passes = [scores_of(network(images), self.config.task) for _ in range(max(dropout_passes, 1))]
+                parts.append(torch.stack(passes))  # (passes, n, c)
+        scores = torch.cat(parts, dim=1)  # (passes, n, c)
+        return scores.mean(0), scores.std(0, correction=0) if dropout_passes else None
+
     @property
     def images_per_step(self) -> int:
         """Images that pass through the student in one step."""
-        return self.config.labeled_batch * (1 + self.config.unlabeled_ratio * len(self.method.views))
+        views = len(self.method.views - {"uniforms"})
+        return self.config.labeled_batch * (1 + self.config.unlabeled_ratio * views)
 
     def autocast(self) -> torch.autocast:
         wanted = {"auto": self.device.type == "cuda", "float32": False, "bfloat16": True}[self.config.precision]

@@ -50,6 +50,7 @@ def train(config: Config, out: str | Path, *, resume: bool = False, data: Data |
     steps = config.total_steps
     with StopRequest() as stop, Report(config.method, steps, run.step, run.images_per_step) as report:
         for step in range(run.step, steps):
+            run.refresh(step)
             train_step(run, step)
             run.step = done = step + 1
             report.step(done)
@@ -70,7 +71,8 @@ def train_step(run: Run, step: int) -> None:
     """One optimizer step. Nothing in it waits for the device."""
     config = run.config
     torch.manual_seed(mix(config.seed, step))  # dropout; views and samples draw by themselves
-    lr = lr_at(step, max_lr=config.lr, total_steps=config.total_steps, warmup_ratio=config.lr_warmup_ratio)
+    place, length = run.cycle(step)
+    lr = lr_at(place, max_lr=config.lr, total_steps=length, warmup_ratio=config.lr_warmup_ratio)
     set_lr(run.optimizer, lr)
     run.optimizer.zero_grad(set_to_none=True)
     for micro in range(config.accumulate):
@@ -83,4 +85,4 @@ def train_step(run: Run, step: int) -> None:
     norm = nn.utils.clip_grad_norm_(run.trained, config.clip_grad or torch.inf)
     run.meter.watch({"gradient norm": norm}, batch.step)
     run.optimizer.step()
-    run.ema.update(run.model, step)
+    run.ema.update(run.model, place)

@@ -1,5 +1,6 @@
 """Batched, per-sample random views: the same code on CPU and GPU."""
 
+from percentmatch.augment.blend import Blend
 from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import mix, uniforms
 from percentmatch.augment.frame import frame, shrink
@@ -11,6 +12,7 @@ __all__ = [
     "GEOMETRY",
     "NAMES",
     "OPERATIONS",
+    "Blend",
     "Plan",
     "apply",
     "draw",

@@ -67,7 +67,7 @@ def build_method(
     """The method `name` with its options."""
     row, given = method_row(name), checked_options(name, options or {})
     if row.labeler is None:
-        return row.method(task=task, **given)
+        return row.method(facts, task=task, **given)
     mine = {option.name for option in declared_options(row.labeler)}
     labeler = row.labeler(facts, task=task, **{key: given[key] for key in given if key in mine})
     return row.method(labeler, task=task, **{key: given[key] for key in given if key not in mine})

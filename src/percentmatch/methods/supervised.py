@@ -4,9 +4,8 @@ from typing import Literal
 
 from torch import nn
 
-from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, pair_loss
-from percentmatch.records import Batch, StepLoss, Task
+from percentmatch.methods.base import Method, labeled_loss, pair_loss
+from percentmatch.records import Batch, Facts, StepLoss, Task
 
 
 class Supervised(Method):
@@ -15,7 +14,7 @@ class Supervised(Method):
     loss: "asl" (asymmetric, the paper's) or "bce"; with one label an image it is cross-entropy
     """
 
-    def __init__(self, *, task: Task = "multi-label", loss: Literal["asl", "bce"] = "asl") -> None:
+    def __init__(self, facts: Facts, *, task: Task = "multi-label", loss: Literal["asl", "bce"] = "asl") -> None:
         super().__init__()
         self.pair_loss = pair_loss(task, loss)
 
@@ -24,5 +23,5 @@ class Supervised(Method):
         return frozenset()
 
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
-        total = mean_over_images(self.pair_loss(model(batch.images), batch.targets), batch.known)
+        total = labeled_loss(self.pair_loss, model(batch.images), batch)
         return StepLoss(total, {"supervised": total.detach()})

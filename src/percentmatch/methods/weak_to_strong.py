@@ -8,7 +8,7 @@ from torch import nn
 from percentmatch.errors import UserError
 from percentmatch.labelers import Labeler
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, pair_loss, scores_of
+from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of
 from percentmatch.records import Batch, Scores, StepLoss, Task
 
 
@@ -50,8 +50,18 @@ class WeakToStrong(Method):
             logits, strong_logits = model(torch.cat([batch.images, batch.strong])).split([b, u])
             with torch.no_grad():
                 weak_logits = teacher(batch.weak)
-        pseudo = self.labeler(Scores(scores_of(weak_logits, self.task), batch.step, batch.last))
-        supervised = mean_over_images(self.pair_loss(logits, batch.targets), batch.known)
+        pseudo = self.labeler(
+            Scores(
+                weak=scores_of(weak_logits, self.task),
+                step=batch.step,
+                last=batch.last,
+                index=batch.index,
+                labeled=scores_of(logits, self.task),
+                targets=batch.targets,
+                known=batch.known,
+            )
+        )
+        supervised = labeled_loss(self.pair_loss, logits, batch)
         unlabeled = mean_over_images(self.pair_loss(strong_logits, pseudo.targets), pseudo.pair_weights)
         parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
         return StepLoss(supervised + unlabeled, parts, pseudo)

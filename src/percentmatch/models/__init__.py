@@ -2,6 +2,7 @@
 
 from percentmatch.models.classifier import Classifier, LinearHead, build_classifier, to_tokens
 from percentmatch.models.ml_decoder import MLDecoder
+from percentmatch.models.modes import dropout_on, evaluating
 from percentmatch.models.saved import Card, classifier_bytes, load_classifier
 
 __all__ = [
@@ -11,6 +12,8 @@ __all__ = [
     "MLDecoder",
     "build_classifier",
     "classifier_bytes",
+    "dropout_on",
+    "evaluating",
     "load_classifier",
     "to_tokens",
 ]
