@@ -4,8 +4,9 @@ import contextlib
 import io
 import json
 import os
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import torch
 
@@ -17,6 +18,24 @@ def cannot_write(path: Path, error: OSError) -> UserError:
         f"cannot write '{path}': {error.strerror or error}; what was there before is kept, make room and run the "
         "command again (with --resume if the run had begun)"
     )
+
+
+@contextlib.contextmanager
+def replacing(path: Path) -> Generator[IO[str]]:
+    """A text file that takes the place of `path` when the block ends without an error."""
+    beside = path.with_name(f".{path.name}.part")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with open(beside, "w", encoding="utf-8", newline="") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(beside, path)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+    finally:
+        with contextlib.suppress(OSError):
+            beside.unlink(missing_ok=True)
 
 
 def write_atomic(path: Path, content: bytes | memoryview) -> None:

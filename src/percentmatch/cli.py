@@ -2,7 +2,7 @@
 
 import os
 import sys
-from dataclasses import replace
+from dataclasses import fields, replace
 from pathlib import Path
 from typing import Annotated, Literal, NoReturn
 
@@ -10,7 +10,7 @@ from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from percentmatch import __version__
-from percentmatch.config import PRESETS, Config, merge
+from percentmatch.config import PRESETS, Config, DataSettings, merge
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.signals import Stopped
 
@@ -19,6 +19,10 @@ app = App(
     version=__version__,
     help="Semi-supervised multi-label image classification: a few labeled images, many unlabeled ones.",
 )
+
+
+data_app = App(name="data", help="Look at data, and divide it, before any training.")
+app.command(data_app)
 
 
 @app.command
@@ -60,7 +64,7 @@ def train(
     config
         A YAML file of settings, such as a run's config.yaml.
     preset
-        A named set of settings: demo.
+        A named set of settings: demo, voc2007-paper or coco2014-paper.
     option
         NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
     """
@@ -77,7 +81,15 @@ def train(
 
 
 @app.command
-def evaluate(run: Path, *, part: Literal["test", "validation"] = "test", device: str = "auto") -> None:
+def evaluate(
+    run: Path,
+    *,
+    part: Literal["test", "validation"] = "test",
+    labels: Path | None = None,
+    images: Path | None = None,
+    skip_bad_images: bool = False,
+    device: str = "auto",
+) -> None:
     """Score a finished run's model, class by class.
 
     Parameters
@@ -85,14 +97,146 @@ def evaluate(run: Path, *, part: Literal["test", "validation"] = "test", device:
     run
         The run folder.
     part
-        Which images.
+        Which of the run's own images.
+    labels
+        Score all rows of this CSV file instead.
+    images
+        The folder that the paths in --labels begin at; by default the folder of that file.
+    skip_bad_images
+        List images of --labels that cannot be read and go on without them.
     device
         auto, cpu, cuda or cuda:N.
     """
-    from percentmatch.evaluate import score_run
+    from percentmatch.evaluate import score_files, score_run
+    from percentmatch.progress import Counting
     from percentmatch.show import show_scores
 
-    show_scores(score_run(run, part, device))
+    if labels is None and (images or skip_bad_images):
+        raise UserError("--images and --skip-bad-images go with --labels; the run's own images need neither")
+    with Counting("decoding images") as progress:
+        if labels:
+            scores = score_files(run, labels, images, device, skip_bad=skip_bad_images, progress=progress)
+        else:
+            scores = score_run(run, part, device, progress=progress)
+    show_scores(scores)
+
+
+@app.command
+def predict(
+    model: Path, *sources: Path, out: Path | None = None, skip_bad_images: bool = False, device: str = "auto"
+) -> None:
+    """Write the probability of every class for each image, as a CSV file.
+
+    Parameters
+    ----------
+    model
+        A run folder, or its model.safetensors.
+    sources
+        Images, folders of images, or text files with one path a line.
+    out
+        The CSV file; without it the table is printed.
+    skip_bad_images
+        List images that cannot be read and go on without them.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.predict import predict
+    from percentmatch.progress import Counting
+
+    with Counting("images") as progress:
+        done = predict(model, sources, out, device=device, skip_bad=skip_bad_images, progress=progress)
+    if out:
+        print(f"{done} images  {out}")
+
+
+@data_app.command
+def stats(
+    *,
+    config: Annotated[Path | None, Parameter(group="Run")] = None,
+    preset: Annotated[str | None, Parameter(group="Run")] = None,
+    out: Annotated[Path | None, Parameter(group="Run")] = None,
+    settings: Annotated[DataSettings, Parameter(name="*")] = DataSettings(),  # noqa: B008  frozen
+) -> None:
+    """Count what the data holds: prevalence, labels an image, imbalance, classes seen together.
+
+    Parameters
+    ----------
+    config
+        A YAML file of settings, such as a run's config.yaml.
+    preset
+        A named set of settings: voc2007-paper or coco2014-paper.
+    out
+        Also write the counts, with all pairs of classes, to this JSON file.
+    """
+    from percentmatch.checkpoint import write_json
+    from percentmatch.data import describe, read_manifest
+    from percentmatch.show import show_stats
+
+    facts = describe(read_manifest(settings))
+    show_stats(facts)
+    if out:
+        write_json(out, facts)
+
+
+@data_app.command
+def split(
+    *,
+    out: Annotated[Path, Parameter(group="Run")],
+    config: Annotated[Path | None, Parameter(group="Run")] = None,
+    preset: Annotated[str | None, Parameter(group="Run")] = None,
+    settings: Annotated[DataSettings, Parameter(name="*")] = DataSettings(),  # noqa: B008  frozen
+) -> None:
+    """Draw labeled, unlabeled and validation images and save their ids, for `train --split-file`.
+
+    Parameters
+    ----------
+    out
+        The JSON file to write; it must not exist.
+    config
+        A YAML file of settings, such as a run's config.yaml.
+    preset
+        A named set of settings: voc2007-paper or coco2014-paper.
+    """
+    from percentmatch.checkpoint import write_atomic
+    from percentmatch.data import check_classes, read_manifest, split_manifest
+
+    if out.exists():
+        raise UserError(f"'{out}' is already there; choose another --out")
+    manifest = read_manifest(settings)
+    check_classes(manifest)
+    parts = split_manifest(settings, manifest)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    write_atomic(out, parts.to_json().encode())
+    names = ("labeled", "unlabeled", "validation", "test")
+    print("  ".join(f"{name} {len(getattr(parts, name))}" for name in names), f" digest {parts.digest}")
+    print(f"split file  {out}")
+
+
+@app.command
+def benchmark(
+    file: Path,
+    *,
+    out: Path,
+    minutes: float = float("inf"),
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+) -> None:
+    """Train the grid of runs that a file plans, and write one results file.
+
+    Parameters
+    ----------
+    file
+        A YAML file with any of preset, settings, runs, grid and seeds.
+    out
+        Folder of the runs. Finished runs found there are kept, broken ones continued.
+    minutes
+        Begin no run that would not end within so many; the same command goes on later.
+    set
+        NAME=VALUE, a setting for all runs, such as root=/data/coco; may be repeated.
+    """
+    from percentmatch.benchmark import over_settings, read_grid, run_grid, show_grid
+
+    show_grid(run_grid(read_grid(file, over_settings(set or [])), out, minutes=minutes))
+    print(f"results  {out / 'results.json'}")
 
 
 @app.command
@@ -148,11 +292,18 @@ def _flag_value(tokens: list[str], flag: str) -> str | None:
 def run(tokens: list[str]) -> None:
     """Carry out one command line. Raises UserError or CycloptsError for bad input."""
     app.config = ()
-    if tokens[:1] == ["train"] and not {"-h", "--help"} & set(tokens):
+    training, data = tokens[:1] == ["train"], tokens[:2] in (["data", "stats"], ["data", "split"])
+    if (training or data) and not {"-h", "--help"} & set(tokens):
         config, preset, out = (_flag_value(tokens, flag) for flag in ("--config", "--preset", "--out"))
-        below = _below_flags(config, preset, out if "--resume" in tokens else None).to_dict()
+        below = _below_flags(config, preset, out if training and "--resume" in tokens else None).to_dict()
         options = [token for name, value in below.pop("options").items() for token in ("--option", f"{name}={value}")]
-        tokens = [tokens[0], *options, *tokens[1:]]  # the command line's own options come later and win
+        kind = below.pop("data")  # which is also a command, so that Dict would skip it
+        more = [] if _flag_value(tokens, "--data") else ["--data", kind]
+        if training:
+            tokens = [tokens[0], *options, *tokens[1:], *more]  # the command line's own options come later and win
+        else:
+            tokens = [*tokens, *more]
+            below = {field.name: below[field.name] for field in fields(DataSettings) if field.name in below}
         app.config = Dict(below, use_commands_as_keys=False)
     app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
 

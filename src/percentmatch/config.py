@@ -5,6 +5,7 @@ that `--help` is quick.
 """
 
 import dataclasses
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
@@ -47,23 +48,58 @@ class StrongView(View):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Config:
-    """The settings of one run."""
+class DataSettings:
+    """Which images, which labels, and how they are divided."""
 
-    data: Annotated[Literal["scenes", "custom"], DATA] = "scenes"
-    """The images: made-up scenes drawn by the program; custom marks data given in Python."""
+    data: Annotated[Literal["scenes", "files", "voc", "coco", "custom"], DATA] = "scenes"
+    """Scenes drawn by the program, your own files, Pascal VOC or MS-COCO; custom marks data given in Python."""
+    root: Annotated[str, DATA] = ""
+    """The folder of VOC (or VOCdevkit) or of COCO (with annotations, train2014, val2014)."""
+    year: Annotated[int, DATA] = 0
+    """Of VOC or COCO, where the folder holds several years; 0 takes the only one."""
+    labels: Annotated[str, DATA] = ""
+    """Of your own files: a CSV file with the columns image and labels, or image and one column a class."""
+    images: Annotated[str, DATA] = ""
+    """The folder that the paths in --labels begin at; empty is the folder of that file."""
+    unlabeled: Annotated[str, DATA] = ""
+    """More images, without labels: a folder, or a text file with one path a line."""
+    classes: Annotated[str, DATA] = ""
+    """The classes to learn, separated by commas; empty takes all. In --labels, any other label is then an error."""
+    drop_empty: Annotated[bool, DATA] = False
+    """Leave out COCO images without annotations."""
+    skip_bad_images: Annotated[bool, DATA] = False
+    """List images that cannot be read and go on without them."""
+    verify_cache: Annotated[bool, DATA] = False
+    """Compare the decoded images with the content of the files, not only with their size and time."""
     scenes_pool: Annotated[int, DATA] = 4000
     """Scenes drawn for training: labeled, unlabeled and validation."""
     scenes_test: Annotated[int, DATA] = 1000
     """Scenes drawn for the final test."""
     task: Annotated[Literal["multi-label", "single-label"], DATA] = "multi-label"
     """Several labels an image, or exactly one."""
-    labeled: Annotated[float, DATA] = 0.1
-    """Labeled images: a share of those that have labels if below 1, else their number; 0 takes all."""
+    labeled: Annotated[float, DATA] = 0
+    """Images whose labels are used: a share of those that have labels if below 1, else their number; 0 takes all."""
     validation: Annotated[float, DATA] = 0.1
-    """Pool images kept for validation: a share if below 1, else their number."""
+    """Images with labels kept for validation: a share if below 1, else their number."""
+    official_validation: Annotated[bool, DATA] = False
+    """Validate on VOC's own val part instead. Rows of --labels whose part says validation are always used so."""
+    split_kind: Annotated[Literal["random", "every-class"], DATA] = "random"
+    """Draw at random, as in the paper, or so that every class is labeled and validated where possible."""
     split_seed: Annotated[int, DATA] = 0
     """Seed of the split into labeled, unlabeled and validation images."""
+    split_file: Annotated[str, DATA] = ""
+    """Take the parts from a split.json, of another run or of `percentmatch data split`."""
+
+    def __post_init__(self) -> None:
+        _check_limits(self)
+        for name in ("labeled", "validation"):
+            value = getattr(self, name)
+            _require(value < 1 or value == int(value), name, value, "must be a share below 1 or a whole number")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(DataSettings):
+    """The settings of one run."""
 
     backbone: Annotated[str, MODEL] = "resnet50"
     """Any timm model."""
@@ -75,6 +111,8 @@ class Config:
     """Before the linear head."""
     image_size: Annotated[int, MODEL] = 224
     """Side of the square the model sees, in pixels."""
+    cache_size: Annotated[int, MODEL] = 0
+    """Side of the squares that image files are kept at; 0: what the smallest crop needs, at most 8/7 of image_size."""
 
     method: Annotated[str, TRAINING] = "percentmatch"
     """How unlabeled images are used; `percentmatch methods` lists them."""
@@ -129,14 +167,17 @@ class Config:
     deterministic: Annotated[bool, RUN] = False
     """On a GPU, use only operations that repeat exactly."""
 
+    @property
+    def decode_size(self) -> int:
+        """`cache_size`, or what it stands for."""
+        if self.cache_size:
+            return self.cache_size
+        smallest_crop = min(view.crop_scale for view in (self.labeled_view, self.weak_view, self.strong_view))
+        return min(math.ceil(self.image_size / math.sqrt(smallest_crop)), math.ceil(self.image_size * 8 / 7))
+
     def __post_init__(self) -> None:
-        for name, (low, high) in _LIMITS.items():
-            value = getattr(self, name)
-            _require(low <= value <= high, name, value, f"must lie between {low} and {high}")
+        super().__post_init__()
         _require(self.lr > 0, "lr", self.lr, "must be above 0")
-        for name in ("labeled", "validation"):
-            value = getattr(self, name)
-            _require(value < 1 or value == int(value), name, value, "must be a share below 1 or a whole number")
         divides = self.labeled_batch % self.accumulate == 0
         _require(divides, "accumulate", self.accumulate, f"must divide labeled_batch ({self.labeled_batch})")
 
@@ -158,9 +199,11 @@ _LIMITS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("dropout", "ema_decay", "lr_warmup_ratio"), (0, 1)),
     **dict.fromkeys(("mixup", "cutmix"), (0, 100)),
     "image_size": (1, 4096),
+    "cache_size": (0, 4096),
     "labeled": (0, _MANY),
     "validation": (0, _MANY),
     "eval_every": (0, _MANY),
+    "year": (0, 9999),
     "lr": (0, 1000),
     "weight_decay": (0, 1000),
     "clip_grad": (0, _MANY),
@@ -184,8 +227,25 @@ PRESETS: dict[str, dict[str, Any]] = {
         "labeled_view": {"ops": 1, "strength": 0.3, "cutout_ratio": 0.0},
         "weak_view": {"ops": 1, "strength": 0.3, "cutout_ratio": 0.0},
         "strong_view": {"ops": 3, "strength": 0.5, "cutout_ratio": 0.3},
-    }
+    },
+    # the paper's Tables 1 and 2; 20% of VOC is --labeled 1000, 5 and 10% of COCO 4100 and 8200; also --image-size 448
+    "voc2007-paper": {"data": "voc", "year": 2007, "labeled": 500, "validation": 0, "total_steps": 7000},
+    "coco2014-paper": {
+        "data": "coco",
+        "year": 2014,
+        "drop_empty": True,
+        "labeled": 1640,
+        "validation": 0,
+        "total_steps": 32000,
+        "save_every": 2000,
+    },
 }
+
+
+def _check_limits(settings: DataSettings) -> None:
+    for name in _LIMITS.keys() & {each.name for each in dataclasses.fields(settings)}:
+        value, (low, high) = getattr(settings, name), _LIMITS[name]
+        _require(low <= value <= high, name, value, f"must lie between {low} and {high}")
 
 
 def _require(condition: bool, name: str, value: object, sentence: str) -> None:

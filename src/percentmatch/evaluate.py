@@ -7,7 +7,8 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.augment import frame, resize
-from percentmatch.data import Data, Images, load_data
+from percentmatch.data import Data, Images, load_data, load_images, read_table
+from percentmatch.data.cache import Progress
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.methods.base import scores_of
@@ -31,24 +32,51 @@ def probabilities(model: nn.Module, pixels: Tensor, card: Card, device: torch.de
 
 
 def evaluate(scores: Tensor, images: Images, task: Task) -> dict[str, Any]:
-    """The metrics of probabilities (n, c) against the images' labels."""
-    result = score(scores, images.targets, images.known, images.class_names)
+    """The metrics of probabilities (n, c) against the images' labels.
+
+    Pairs marked difficult are left out; the means with these pairs as positives are beside.
+    """
+    result = score(scores, *images.scoring_labels(count_difficult=False), images.class_names)
+    if images.difficult.any():
+        counted = score(scores, *images.scoring_labels(count_difficult=True), images.class_names)
+        result["difficult_as_positive"] = {name: counted[name] for name in ("mAP", "AUC", "mAP_11point")}
     return {**result, "accuracy": accuracy_top1(scores, images.targets)} if task == "single-label" else result
 
 
 def score_run(
-    path: str | Path, part: str = "test", device: str = "auto", *, data: Data | None = None
+    path: str | Path,
+    part: str = "test",
+    device: str = "auto",
+    *,
+    data: Data | None = None,
+    progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Score the model a run has saved on one part of its split. `data` is what the run was given in Python, if so."""
     folder = RunFolder(Path(path))
     config, place = folder.read_config(), pick_device(device)
     model, card = load_classifier(folder.model, place)
-    data = data or load_data(config)
+    data = data or load_data(config, progress=progress)
     if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
         raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs")
     ids = getattr(folder.read_split(), part)
     if not ids:
         raise UserError(f"the run in '{path}' has no {part} images")
     images = (data.test if part == "test" else data.pool).part(ids)
-    scores = probabilities(model, images.pixels, card, place)
-    return evaluate(scores, images, card.task)
+    return evaluate(probabilities(model, images.pixels, card, place), images, card.task)
+
+
+def score_files(
+    path: str | Path,
+    labels: Path,
+    images: Path | None = None,
+    device: str = "auto",
+    *,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Score the model a run has saved on other files: all rows of a CSV file with the model's classes."""
+    place = pick_device(device)
+    model, card = load_classifier(RunFolder(Path(path)).model, place)
+    manifest = read_table(labels, images, classes=card.class_names)
+    loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
+    return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)

@@ -47,9 +47,9 @@ class Loader:
         self.config, self.views, self.mean, self.std, self.device = config, views, mean, std, device
         self.labeled, self.unlabeled = pool.rows(split.labeled), pool.rows(split.unlabeled)  # (n,), (N,) on the host
         self.unlabeled_on_device = self.unlabeled.to(device)
-        smallest_crop = min(view.crop_scale for view in (config.labeled_view, config.weak_view, config.strong_view))
-        self.pixels = shrink(frame(pool.pixels, config.frame), config.image_size, smallest_crop).to(device)
+        self.pixels = shrink(frame(pool.pixels, config.frame), config.decode_size).to(device)
         self.targets, self.known = pool.targets.to(device), pool.known.to(device)
+        self.true_known = pool.scoring_labels(count_difficult=False)[1].to(device)  # (n, c)
 
     def batch(self, step: int, micro: int = 0) -> Batch:
         """Part `micro` of the batch of `step`; with `accumulate` parts a step, their union is the whole batch."""
@@ -90,7 +90,7 @@ class Loader:
     def truth(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Labels of unlabeled rows and where they are known: for audits of pseudo-labels, never for training."""
         row = self.unlabeled_on_device[index]
-        return self.targets[row], self.known[row]
+        return self.targets[row], self.true_known[row]
 
     def _blend(self, batch: Batch, seed: int) -> Batch:
         """Each labeled image with the next one of the batch mixed in."""

@@ -55,3 +55,34 @@ class Report:
     def _facts(self, done: int) -> str:
         rate = (done - self.start) * self.images / max(time.monotonic() - self.began, 1e-9)
         return "  ".join(fact for fact in (self.loss, self.map, f"{rate:.0f} images/s") if fact)
+
+
+class Counting:
+    """Shows how many of many things are done: a bar in a terminal, a line every ten seconds elsewhere."""
+
+    def __init__(self, what: str) -> None:
+        self.what, self.shown = what, time.monotonic()
+        self.console = Console(stderr=True)
+        self.bar: Progress | None = None
+
+    def __enter__(self) -> "Counting":
+        return self
+
+    def __call__(self, done: int, total: int) -> None:
+        now = time.monotonic()
+        if self.console.is_terminal:
+            if self.bar is None:
+                columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+                self.bar = Progress(*columns, console=self.console)
+                self.task = self.bar.add_task(self.what, total=total)
+                self.bar.start()
+            if now - self.shown > 0.1 or done == total:
+                self.shown = now
+                self.bar.update(self.task, completed=done, total=total)
+        elif now - self.shown > 10:
+            self.shown = now
+            print(f"{self.what}  {done}/{total}", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self.bar:
+            self.bar.stop()

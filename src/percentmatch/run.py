@@ -11,7 +11,7 @@ from percentmatch import __version__
 from percentmatch.augment import mix
 from percentmatch.checkpoint import load_checkpoint, save_checkpoint, write_atomic, write_json
 from percentmatch.config import Config
-from percentmatch.data import Data, Images, Split, make_split
+from percentmatch.data import Data, Images, Split, split_data
 from percentmatch.errors import UserError
 from percentmatch.evaluate import BATCH, evaluate, probabilities
 from percentmatch.loader import Loader
@@ -35,31 +35,10 @@ class Run:
     ) -> None:
         self.config, self.folder, self.device = config, folder, device
         self.test = data.test
-        self.split: Split = make_split(
-            data.pool.ids,
-            data.test.ids,
-            labeled=config.labeled,
-            validation=config.validation,
-            seed=config.split_seed,
-            without_labels=data.pool.without_labels(),
-        )
+        self.split: Split = split_data(config, data)
         self.validation = data.pool.part(self.split.validation)
         labeled = data.pool.part(self.split.labeled)
         self.num_classes = len(data.pool.class_names)
-        weights = "none" if resumed and folder.checkpoint.exists() else config.weights
-        self.model: Classifier = self._new_model(weights, first_step=0)
-        self.card = Card(
-            backbone=config.backbone,
-            head=config.head,
-            dropout=config.dropout,
-            image_size=config.image_size,
-            frame=config.frame,
-            task=config.task,
-            class_names=data.pool.class_names,
-            mean=self.model.mean,
-            std=self.model.std,
-            version=__version__,
-        )
         self.facts = Facts.from_targets(
             labeled.targets,
             labeled.known,
@@ -69,7 +48,25 @@ class Run:
         )
         self.method = build_method(config.method, self.facts, config.task, config.options).to(device)
         if self.method.views and not self.split.unlabeled:
-            raise UserError(f"method '{config.method}' needs unlabeled images; ask for fewer --labeled or --validation")
+            raise UserError(
+                f"method '{config.method}' needs unlabeled images; give some by --unlabeled, ask for fewer "
+                "--labeled, or take --method supervised"
+            )
+        starts = not (resumed and folder.checkpoint.exists()) or self.method.restarts  # then weights are asked for
+        self.model: Classifier = self._new_model(config.weights if starts else "none", first_step=0)
+        self.card = Card(
+            backbone=config.backbone,
+            head=config.head,
+            dropout=config.dropout,
+            image_size=config.image_size,
+            decode_size=config.decode_size,
+            frame=config.frame,
+            task=config.task,
+            class_names=data.pool.class_names,
+            mean=self.model.mean,
+            std=self.model.std,
+            version=__version__,
+        )
         self.method.check_model(self.model)
         self._new_followers()
         mean, std = self.model.mean, self.model.std
@@ -110,6 +107,7 @@ class Run:
         length = self.method.round_steps
         if not length or step == 0 or step % length:
             return
+        self.check_finite()
         torch.manual_seed(mix(self.config.seed, REFRESH, step))
         self.method.refresh(self)
         if self.method.restarts:
@@ -123,13 +121,14 @@ class Run:
     ) -> tuple[Tensor, Tensor | None]:
         """Scores of the unlabeled images, see `methods.base.Pool`."""
         network = self.model if model == "student" else self.ema.model
-        parts = []
+        means, deviations = [], []
         with dropout_on(network) if dropout_passes else evaluating(network):
             for images in self.loader.unlabeled_images(BATCH):
                 passes = [scores_of(network(images), self.config.task) for _ in range(max(dropout_passes, 1))]
-                parts.append(torch.stack(passes))  # (passes, n, c)
-        scores = torch.cat(parts, dim=1)  # (passes, n, c)
-        return scores.mean(0), scores.std(0, correction=0) if dropout_passes else None
+                scores = torch.stack(passes)  # (passes, n, c)
+                means.append(scores.mean(0))
+                deviations.append(scores.std(0, correction=0))
+        return torch.cat(means), torch.cat(deviations) if dropout_passes else None
 
     @property
     def images_per_step(self) -> int:
@@ -153,7 +152,7 @@ class Run:
         thresholds = {"upper": pseudo.upper, "lower": pseudo.lower, "gap": pseudo.gap}
         return {
             **{name: value for name, value in thresholds.items() if value is not None},
-            "weights": pseudo.weights,
+            "weights": pseudo.weights if pseudo.weights.ndim == 1 else pseudo.weights.mean(0),
             "positive_rate": (pseudo.mask * pseudo.targets).mean(0),
             "negative_rate": (pseudo.mask * (1 - pseudo.targets)).mean(0),
             **quality,
@@ -211,7 +210,7 @@ class Run:
         self.folder.complete(self.split, self.device)
         if not self.folder.checkpoint.exists():
             reached = max((row["step"] for _, row in self.folder.read_log()), default=0)
-            if reached >= self.config.save_every:
+            if reached > self.config.save_every:  # rows of a step are written before its checkpoint
                 raise UserError(
                     f"'{self.folder.checkpoint}' is missing though the log reaches step {reached}; put it back"
                 )

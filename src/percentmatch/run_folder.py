@@ -16,7 +16,7 @@ from percentmatch.config import Config
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 
-MAY_CHANGE = ("device",)  # settings that a resumed run may change
+MAY_CHANGE = ("device", "root", "labels", "images", "unlabeled", "split_file", "verify_cache")  # when a run is resumed
 
 
 class RunFolder:

@@ -3,6 +3,7 @@
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from percentmatch.methods import METHODS, method_row, options_of
@@ -37,14 +38,38 @@ def show_scores(scores: dict[str, Any]) -> None:
         table.add_column(column, justify="right")
     for name, row in scores["classes"].items():
         values = (percent(row[key]) for key in ("AP", "AUC", "AP_11point"))
-        table.add_row(name, *values, str(row["positives"]))
+        table.add_row(escape(name), *values, str(row["positives"]))
     table.add_section()
     table.add_row("mean", *(percent(scores[key]) for key in ("mAP", "AUC", "mAP_11point")), "")
     Console().print(table)
     if "accuracy" in scores:
         print(f"Accuracy {percent(scores['accuracy'])}")
+    if counted := scores.get("difficult_as_positive"):
+        shown = "  ".join(f"{name} {percent(counted[key])}" for name, key in (("mAP", "mAP"), ("AUC", "AUC")))
+        print(f"With difficult pairs counted as positive: {shown}  11-point mAP {percent(counted['mAP_11point'])}")
     for key, what in (("left_out_AP", "positives"), ("left_out_AUC", "positives or negatives")):
         if scores[key]:
             print(f"Left out of the mean for want of {what}: {', '.join(scores[key])}")
     if scores["num_pairs_ignored"]:
-        print(f"{scores['num_pairs_ignored']} pairs of image and class were ignored (label unknown)")
+        print(f"{scores['num_pairs_ignored']} pairs of image and class were ignored (label unknown or difficult)")
+
+
+def show_stats(facts: dict[str, Any]) -> None:
+    """What `describe` counted; of the pairs of classes, the ten that are seen together most often."""
+    parts = ", ".join(f"{count:,} {part or 'of no part'}" for part, count in facts["parts"].items())
+    print(f"{facts['images']:,} images ({parts}), {facts['labeled_images']:,} with labels")
+    for name, key in (("labels an image", "cardinality"), ("most over least frequent class", "imbalance_ratio")):
+        print(f"{name}: {facts[key]:.3f}" if facts[key] is not None else f"{name}: n/a")
+    table = Table("class", box=None)
+    for column in ("prevalence", "positives", "negatives", "difficult", "unknown"):
+        table.add_column(column, justify="right")
+    for name, row in facts["classes"].items():
+        counts = (f"{row[key]:,}" for key in ("positives", "negatives", "difficult", "unknown"))
+        table.add_row(escape(name), percent(row["prevalence"]), *counts)
+    Console().print(table)
+    names, together = list(facts["classes"]), facts["co_occurrence"]
+    pairs = [(together[a][b], a, b) for a in range(len(names)) for b in range(a) if together[a][b]]
+    if pairs:
+        print("\nMost often together:")
+    for count, a, b in sorted(pairs, reverse=True)[:10]:
+        print(f"  {names[b]} and {names[a]}: {count:,}")

@@ -15,7 +15,7 @@ from percentmatch.data import Data, load_data
 from percentmatch.device import pick_device
 from percentmatch.methods import checked_options
 from percentmatch.optim import lr_at, set_lr
-from percentmatch.progress import Report
+from percentmatch.progress import Counting, Report
 from percentmatch.run import Run
 from percentmatch.run_folder import RunFolder
 from percentmatch.signals import Stopped, StopRequest
@@ -37,7 +37,10 @@ def train(config: Config, out: str | Path, *, resume: bool = False, data: Data |
     else:
         folder.check_new()
     device = pick_device(config.device, deterministic=config.deterministic)
-    run = Run(config, folder, data or load_data(config), device, resumed=resume)
+    if data is None:
+        with Counting("decoding images") as progress:
+            data = load_data(config, progress=progress)
+    run = Run(config, folder, data, device, resumed=resume)
     if resume:
         run.restore()
     else:

@@ -27,14 +27,19 @@ def test_difficult_pairs_are_negative_in_training_and_unknown_in_scoring(manifes
     assert pool.pixels[:, 0, 0, 0].tolist() == [10, 20, 30]
     assert pool.targets.flatten().tolist() == [1, 0, 0]
     assert pool.known.flatten().tolist() == [1, 1, 1]
-    test = load_images(manifest, size=4, folder=tmp_path / "cache", scoring=True)
-    assert test.known.flatten().tolist() == [1, 0, 1]
+    targets, known = pool.scoring_labels(count_difficult=False)
+    assert (targets.flatten().tolist(), known.flatten().tolist()) == ([1, 0, 0], [1, 0, 1])
+    targets, known = pool.part(("20", "10")).scoring_labels(count_difficult=True)
+    assert (targets.flatten().tolist(), known.flatten().tolist()) == ([1, 1], [1, 1])
 
 
 def test_a_bad_image_is_named_or_left_out(manifest: Manifest, tmp_path: Path) -> None:
     manifest.paths[1].write_text("no image")
     with pytest.raises(UserError, match=r"20\.png.*1 of 3.*--skip-bad-images"):
         load_images(manifest, size=4, folder=tmp_path / "cache")
-    left = load_images(manifest, size=4, folder=tmp_path / "cache", skip_bad=True)
+    said: list[str] = []
+    left = load_images(manifest, size=4, folder=tmp_path / "cache", skip_bad=True, say=said.append)
+    assert "20.png" in said[0]
+    assert said[1] == "skipped 1 of 3 images"
     assert left.ids == ("10", "30")
     assert left.pixels[:, 0, 0, 0].tolist() == [10, 30]

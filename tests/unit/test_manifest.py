@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from percentmatch.data.folder import read_folder, unlabeled_manifest
-from percentmatch.data.manifest import Manifest, join
+from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.errors import UserError
 
 
@@ -62,14 +62,21 @@ def test_rows_select_and_part_agree() -> None:
         FOUR.select([0, 1]).part("test")
 
 
-def test_a_difficult_pair_is_left_out_or_positive() -> None:
-    """Image d: target 0 for cat, known, difficult. Left out: known 0; counted: target 1. No other pair changes."""
-    targets, known = FOUR.scoring_labels(count_difficult=False)
-    assert targets[3].tolist() == [0, 1]
-    assert known.tolist() == [[1, 1], [1, 1], [1, 1], [0, 1]]
-    targets, known = FOUR.scoring_labels(count_difficult=True)
-    assert targets.tolist() == [[1, 0], [0, 1], [1, 0], [1, 1]]
-    assert known.all()
+def test_choose_takes_classes_in_the_order_asked_for() -> None:
+    turned = FOUR.choose(FOUR.class_names[::-1])
+    assert turned.class_names == FOUR.class_names[::-1]
+    assert torch.equal(turned.targets, FOUR.targets.flip(1))
+    assert torch.equal(FOUR.choose(FOUR.class_names[1:]).difficult, FOUR.difficult[:, 1:])
+    with pytest.raises(UserError, match="no class 'cow'"):
+        FOUR.choose(["cow"])
+
+
+def test_concat_appends_and_refuses_other_classes() -> None:
+    both = concat(FOUR.select([0, 1]), FOUR.select([2, 3]))
+    assert both.ids == FOUR.ids
+    assert torch.equal(both.difficult, FOUR.difficult)
+    with pytest.raises(UserError, match="differ in their classes"):
+        concat(FOUR, FOUR.choose(FOUR.class_names[::-1]))
 
 
 @pytest.mark.parametrize(

@@ -105,11 +105,11 @@ def test_of_two_files_of_an_image_the_usual_one_is_taken(tmp_path: Path) -> None
 
 
 def test_the_year_must_be_clear(tmp_path: Path) -> None:
-    with pytest.raises(UserError, match="holds no VOC2007 or VOC2012; give the folder of one year"):
+    with pytest.raises(UserError, match="holds no VOC2007 or VOC2012; give the folder that holds JPEGImages"):
         read_voc(tmp_path / "nowhere")
     make_year(tmp_path / "VOCdevkit" / "VOC2007", lists=True, xml=False)
     make_year(tmp_path / "VOCdevkit" / "VOC2012", lists=True, xml=False)
-    with pytest.raises(UserError, match="holds VOC2007 and VOC2012; give the folder of one year"):
+    with pytest.raises(UserError, match="holds VOC2007 and VOC2012; give the folder that holds JPEGImages"):
         read_voc(tmp_path)
     assert len(read_voc(tmp_path / "VOCdevkit" / "VOC2007")) == 4
 

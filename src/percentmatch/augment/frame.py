@@ -1,6 +1,5 @@
 """What happens to whole images before their views are made: which part is kept, and how large it stays."""
 
-import math
 from typing import Literal
 
 import torch
@@ -18,13 +17,11 @@ def frame(images: Tensor, kind: Literal["squash", "center"]) -> Tensor:
     return images[..., top : top + side, left : left + side]
 
 
-def shrink(images: Tensor, size: int, crop_scale: float) -> Tensor:
-    """`images` (n, 3, h, w) uint8, made smaller once, antialiased, if they are larger than their views can show.
+def shrink(images: Tensor, side: int) -> Tensor:
+    """`images` (n, 3, h, w) uint8, made smaller once, antialiased, to squares of `side` if they are larger.
 
-    Views read single pixels, so a view much smaller than its source would pick some and miss the rest. The smallest
-    crop still has `size` pixels a side.
+    Views read single pixels, so a view much smaller than its source would pick some and miss the rest.
     """
-    side = math.ceil(size / math.sqrt(crop_scale))
     if min(images.shape[-2:]) <= side:
         return images
     parts = [F.interpolate(part.float(), (side, side), mode="bilinear", antialias=True) for part in images.split(256)]

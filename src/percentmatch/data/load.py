@@ -1,5 +1,7 @@
 """From a manifest to decoded images."""
 
+import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
@@ -8,21 +10,25 @@ from percentmatch.data.images import Images
 from percentmatch.data.manifest import Manifest
 
 
+def print_to_stderr(sentence: str) -> None:
+    print(sentence, file=sys.stderr, flush=True)
+
+
 def load_images(
     manifest: Manifest,
     *,
     size: int,
     frame: Literal["squash", "center"] = "squash",
-    scoring: bool = False,
     folder: Path | None = None,
     verify: bool = False,
     skip_bad: bool = False,
     progress: Progress | None = None,
+    say: Callable[[str], None] = print_to_stderr,
 ) -> Images:
     """The images of a manifest as squares of `size` pixels, decoded once and kept in the cache `folder`.
 
-    With `scoring`, pairs marked difficult count as unknown, so that they are left out of the metrics; without, as
-    negative. `verify` compares the cache with the files' content; `skip_bad` leaves out images that cannot be read.
+    `verify` compares the cache with the files' content; `skip_bad` leaves out images that cannot be read. `say` gets a
+    sentence for each image left out and for what `verify` found.
     """
     cached = open_cache(
         manifest.paths,
@@ -34,10 +40,14 @@ def load_images(
         progress=progress,
     )
     pixels = cached.pixels
+    if verify:
+        changed = [str(manifest.paths[row]) for row in cached.changed]
+        which = f": {', '.join(changed)}" if changed else ""
+        say(f"cache verified: {len(changed)} of {len(manifest)} images had changed{which}")
     if cached.bad:
+        for sentence in cached.bad.values():
+            say(f"skipped: {sentence}")
+        say(f"skipped {len(cached.bad)} of {len(manifest)} images")
         good = [row for row in range(len(manifest)) if row not in cached.bad]
         manifest, pixels = manifest.select(good), pixels[good]
-    targets, known = manifest.targets, manifest.known
-    if scoring:
-        targets, known = manifest.scoring_labels(count_difficult=False)
-    return Images(pixels, targets, known, manifest.ids, manifest.class_names)
+    return Images(pixels, manifest.targets, manifest.known, manifest.ids, manifest.class_names, manifest.difficult)

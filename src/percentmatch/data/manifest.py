@@ -2,13 +2,13 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
-from percentmatch.errors import UserError
+from percentmatch.errors import UserError, did_you_mean
 
 PARTS = ("train", "validation", "test")
 
@@ -84,6 +84,15 @@ class Manifest:
             sources=tuple(self.sources[row] for row in places),
         )
 
+    def choose(self, classes: Sequence[str]) -> "Manifest":
+        """The same images with these classes only, in this order."""
+        missing = next((name for name in classes if name not in self.class_names), None)
+        if missing is not None:
+            raise UserError(f"the data has no class {missing!r}{did_you_mean(missing, self.class_names)}")
+        columns = [self.class_names.index(name) for name in classes]
+        labels = {name: getattr(self, name)[:, columns] for name in ("targets", "known", "difficult")}
+        return replace(self, class_names=tuple(classes), **labels)
+
     def part(self, *names: str) -> "Manifest":
         """The images of one part, or of several, in the order they have here."""
         rows = [row for row, part in enumerate(self.parts) if part in names]
@@ -92,11 +101,19 @@ class Manifest:
             raise UserError(f"no image is in part {' or '.join(map(repr, names))}; the parts of the data are: {there}")
         return self.select(rows)
 
-    def scoring_labels(self, *, count_difficult: bool) -> tuple[Tensor, Tensor]:
-        """Targets and known, (n, c) each, to score with: difficult pairs count as positive or are left out."""
-        if count_difficult:
-            return self.targets | self.difficult, self.known
-        return self.targets, self.known * (1 - self.difficult)
+
+def concat(first: Manifest, second: Manifest) -> Manifest:
+    """The images of two manifests with the same classes."""
+    if first.class_names != second.class_names:
+        odd = sorted(set(first.class_names) ^ set(second.class_names)) or ["their order"]
+        raise UserError(f"{first.sources[0]} and {second.sources[0]} differ in their classes: {', '.join(odd)}")
+    names = ("paths", "ids", "parts", "sources")
+    labels = ("targets", "known", "difficult")
+    return Manifest(
+        class_names=first.class_names,
+        **{name: getattr(first, name) + getattr(second, name) for name in names},
+        **{name: torch.cat([getattr(first, name), getattr(second, name)]) for name in labels},
+    )
 
 
 def join(labeled: Manifest, unlabeled: Manifest) -> Manifest:

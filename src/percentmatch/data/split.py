@@ -4,10 +4,13 @@ import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from percentmatch.data.folder import read_utf8
 from percentmatch.errors import UserError
 
 PARTS = ("labeled", "unlabeled", "validation", "test")
@@ -42,6 +45,32 @@ class Split:
         return split
 
 
+def read_split(file: Path, *, pool: Sequence[str], test: Sequence[str], without_labels: Collection[str]) -> Split:
+    """A split saved before, for the same images: each must be there, and those to be labeled must have labels."""
+    try:
+        values = json.loads(read_utf8(file))
+    except (ValueError, RecursionError):
+        values = None
+    if not isinstance(values, dict):
+        raise UserError(f"'{file}' is not a split; give a run's split.json or one written by `percentmatch data split`")
+    split = Split.from_values(values, str(file))
+    for part in PARTS:
+        ids = getattr(split, part)
+        missing = sorted(set(ids) - set(test if part == "test" else pool))
+        if missing:
+            raise UserError(
+                f"'{file}': {part} image '{missing[0]}' is not in the data ({len(missing)} of {len(ids)} are not); "
+                "give the data that the split was made for"
+            )
+    in_pool = [*split.labeled, *split.unlabeled, *split.validation]
+    if len(set(in_pool)) < len(in_pool) or not split.labeled:
+        raise UserError(f"'{file}' names an image twice or none as labeled; make the split again")
+    bare = sorted({*split.labeled, *split.validation} & set(without_labels))
+    if bare:
+        raise UserError(f"'{file}' asks for the labels of '{bare[0]}', which the data does not have")
+    return split
+
+
 def make_split(
     pool: Sequence[str],
     test: Sequence[str],
@@ -50,27 +79,53 @@ def make_split(
     validation: float = 0.0,
     seed: int = 0,
     without_labels: Collection[str] = (),
+    fixed_validation: Collection[str] = (),
+    keep_classes: Tensor | None = None,
 ) -> Split:
     """Draw validation images, then labeled ones, at random from the pool; the rest is unlabeled (the paper's way).
 
     Numbers below 1 are shares of the images that have labels; those `without_labels` are always unlabeled. 0 labeled
-    takes every image that has labels and is not for validation.
+    takes every image that has labels and is not for validation. `fixed_validation` are for validation whatever
+    `validation` asks for, and shares are then of the other images. With `keep_classes`, the positives (n, c) of the
+    pool, the labeled part gets an image of every class first, then the validation part where a class has another.
     """
-    bare = set(without_labels)
-    have_labels = [name for name in pool if name not in bare]
+    bare, fixed = set(without_labels), set(fixed_validation)
+    have_labels = [row for row, name in enumerate(pool) if name not in bare and name not in fixed]
     total = len(have_labels)
-    num_validation = _count(validation, total)
+    num_validation = 0 if fixed else _count(validation, total)
     num_labeled = _count(labeled, total) if labeled else total - num_validation
     if num_labeled < 1 or num_labeled + num_validation > total:
         raise UserError(
-            f"labeled={labeled} and validation={validation} ask for {num_labeled} + {num_validation} of "
+            f"labeled={labeled:g} and validation={validation:g} ask for {num_labeled} + {num_validation} of "
             f"{total} images with labels; ask for at least one labeled image and no more than there are"
         )
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed)).tolist()
-    ids = [have_labels[i] for i in order]
-    middle = num_validation + num_labeled
-    parts = ids[num_validation:middle], [*ids[middle:], *bare], ids[:num_validation], list(test)
-    return Split(*(tuple(sorted(part)) for part in parts))
+    rows = [have_labels[i] for i in order]
+    if keep_classes is None:
+        valid, drawn = rows[:num_validation], rows[num_validation : num_validation + num_labeled]
+    else:
+        drawn = _draw_classes(rows, num_labeled, keep_classes)
+        taken = set(drawn)
+        valid = _draw_classes([row for row in rows if row not in taken], num_validation, keep_classes)
+    names = {*(pool[row] for row in drawn)}, fixed | {pool[row] for row in valid}
+    rest = [name for name in pool if name not in names[0] and name not in names[1]]
+    return Split(*(tuple(sorted(part)) for part in (names[0], rest, names[1], test)))
+
+
+def _draw_classes(rows: list[int], count: int, positives: Tensor) -> list[int]:
+    """`count` of the rows, in whose order they are preferred: one of each class, rarest first, then whatever comes."""
+    shown = positives[rows].bool()  # (rows, c)
+    first = shown.byte().argmax(0).tolist()  # (c,) the first row that shows each class, if any does
+    numbers = shown.sum(0)
+    covered = numbers == 0
+    drawn: list[int] = []
+    for column in numbers.argsort(stable=True).tolist():
+        if not covered[column] and len(drawn) < count:
+            drawn.append(first[column])
+            covered |= shown[first[column]]
+    taken = set(drawn)
+    drawn += [place for place in range(len(rows)) if place not in taken][: count - len(drawn)]
+    return [rows[place] for place in drawn]
 
 
 def _count(value: float, total: int) -> int:

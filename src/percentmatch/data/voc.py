@@ -31,22 +31,23 @@ class _Labels:
     class_names: tuple[str, ...]
 
 
-def read_voc(root: Path, *, classes: Sequence[str] | None = None) -> Manifest:
+def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None) -> Manifest:
     """Read VOC2007, VOC2012 or data laid out like them, sorted by image id.
 
-    `root` is the year's folder, VOCdevkit or the folder that holds it. Without `classes` they are the 20 of VOC, or the
-    sorted names found where these are others. A class with only difficult objects in an image is difficult there.
+    `root` is the year's folder, or VOCdevkit or the folder that holds it; then `year` chooses. Without `classes` they
+    are the 20 of VOC, or the sorted names found where these are others. A class with only difficult objects in an
+    image is difficult there.
     """
-    year = _find_year(root)
-    main = year / "ImageSets" / "Main"
+    base = _find_year(root, year)
+    main = base / "ImageSets" / "Main"
     names = list_files(main) if os.path.isdir(main) else []
     lists = {tuple(name[:-4].rsplit("_", 1)) for name in names if name.endswith(".txt") and "_" in name}
     lists = {(name, part) for name, part in lists if part in PART_OF}  # (class, part) of each list
     part_of = _plain_lists(main, names)
-    labels = _from_lists(main, lists, part_of, classes) if lists else _from_xml(year / "Annotations", part_of, classes)
+    labels = _from_lists(main, lists, part_of, classes) if lists else _from_xml(base / "Annotations", part_of, classes)
     ids = list(labels.part_of)
     order = sorted(range(len(ids)), key=ids.__getitem__)
-    folder = year / "JPEGImages"
+    folder = base / "JPEGImages"
     name_of = _image_names(folder)
     missing = [row for row in order if ids[row] not in name_of]
     if missing:
@@ -64,13 +65,14 @@ def read_voc(root: Path, *, classes: Sequence[str] | None = None) -> Manifest:
     )
 
 
-def _find_year(root: Path) -> Path:
+def _find_year(root: Path, year: int) -> Path:
     if os.path.isdir(root / "JPEGImages"):
         return root
-    places = [place for base in (root, root / "VOCdevkit") for place in base.glob("VOC20[0-9][0-9]") if place.is_dir()]
+    name = f"VOC{year}" if year else "VOC20[0-9][0-9]"
+    places = [place for base in (root, root / "VOCdevkit") for place in base.glob(name) if place.is_dir()]
     if len(places) != 1:
-        found = " and ".join(sorted(place.name for place in places)) or "no VOC2007 or VOC2012"
-        raise UserError(f"{root} holds {found}; give the folder of one year, the one that holds JPEGImages")
+        found = " and ".join(sorted(place.name for place in places)) or f"no VOC{year or '2007 or VOC2012'}"
+        raise UserError(f"{root} holds {found}; give the folder that holds JPEGImages, or choose by --year")
     return places[0]
 
 

@@ -25,6 +25,7 @@ class Card:
     head: Literal["ml-decoder", "linear"]
     dropout: float
     image_size: int
+    decode_size: int  # side of the squares that image files were decoded to
     frame: Literal["squash", "center"]
     task: Task
     class_names: tuple[str, ...]
