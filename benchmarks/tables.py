@@ -91,11 +91,96 @@ def labeler_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def scenes_table(results: dict[str, Any]) -> str:
+    """All methods by mean test mAP, and whether each beats supervised on every seed, on the mean, or not."""
+    runs, seconds = results["runs"], results["seconds_a_step"]
+    baseline = {run["seed"]: run["mAP"] for run in runs if run["row"] == "supervised"}
+    rows: dict[str, list[dict[str, Any]]] = {}
+    for run in runs:
+        rows.setdefault(run["row"], []).append(run)
+    order = sorted(rows, key=lambda row: -statistics.mean(run["mAP"] for run in rows[row]))
+    lines = [
+        "| method | test mAP | test AUC | gain over supervised, seed by seed | time a step |",
+        "|---|---|---|---|---|",
+    ]
+    for row in order:
+        gains = [100 * (run["mAP"] - baseline[run["seed"]]) for run in rows[row]]
+        shown = "" if row == "supervised" else ", ".join(f"{gain:+.1f}" for gain in gains)
+        ratio = f"{seconds[row] / seconds['supervised']:.2f}" if seconds else ""
+        lines.append(f"| {row} | {_spread(rows[row], 'mAP')} | {_spread(rows[row], 'AUC')} | {shown} | {ratio} |")
+    mean_gain = {
+        row: statistics.mean(run["mAP"] - baseline[run["seed"]] for run in rows[row])
+        for row in order
+        if row != "supervised"
+    }
+    always = [row for row in mean_gain if all(run["mAP"] > baseline[run["seed"]] for run in rows[row])]
+    mean = [row for row, gain in mean_gain.items() if gain > 0 and row not in always]
+    never = [row for row, gain in mean_gain.items() if gain <= 0]
+    verdicts = (("Above supervised on every seed", always), ("on the mean only", mean), ("not above it", never))
+    names = "; ".join(f"{what}: {', '.join(rows_) or 'none'}" for what, rows_ in verdicts)
+    where = runs[0]["environment"]
+    lines += [
+        "",
+        f"{names}.",
+        "",
+        f"{results['labeled']} labeled and {results['unlabeled']} unlabeled scenes of {results['image_size']} pixels, "
+        f"{results['total_steps']} steps; seeds {', '.join(map(str, results['seeds']))}; mean ± standard deviation; "
+        f"time relative to supervised ({results['timed_on']}); trained on CPU cores, "
+        f"torch {where['torch']}, commit {where['commit']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def voc_cpu_table(results: dict[str, Any]) -> str:
+    run, images = results["run"], results["images"]
+    lines = ["| images | mAP | AUC | 11-point mAP | mAP, difficult pairs as positives |", "|---|---|---|---|---|"]
+    for part in ("validation", "test"):
+        score = run[part]["ema"]
+        values = (score["mAP"], score["AUC"], score["mAP_11point"], score["difficult_as_positive"]["mAP"])
+        lines.append(f"| {part}, {images[part]:,} | {' | '.join(f'{100 * value:.1f}' for value in values)} |")
+    settings, where = run["settings"], run["environment"]
+    lines += [
+        "",
+        f"{settings['backbone']} at {settings['image_size']} pixels from random weights, {images['labeled']:,} labeled "
+        f"images, {settings['total_steps']} steps of {settings['labeled_batch']} in {run['minutes']:.1f} minutes; "
+        f"one run, seed {run['seed']}, split {run['split']}; {_where(where)}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
+    """Validation mAP over the steps, and what guessing would give: the mean prevalence."""
+    import matplotlib
+
+    matplotlib.use("svg")
+    matplotlib.rcParams["svg.hashsalt"] = "percentmatch"
+    from matplotlib import pyplot
+
+    curve = results["run"]["curve"]
+    classes = results["run"]["validation"]["ema"]["classes"].values()
+    guess = statistics.mean(row["positives"] / (row["positives"] + row["negatives"]) for row in classes)
+    figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
+    axes.plot([row["step"] for row in curve], [100 * row["mAP"] for row in curve], marker="o", color="#1f6f8b")
+    axes.axhline(100 * guess, color="#888888", linestyle="--", linewidth=1)
+    axes.annotate(
+        "guessing", (curve[-1]["step"], 100 * guess), (0, 4), textcoords="offset points", ha="right", color="#666666"
+    )
+    axes.set(xlabel="step", ylabel="validation mAP, %", ylim=(0, None), xlim=(0, None))
+    axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, metadata={"Date": None})
+    pyplot.close(figure)
+
+
 def main() -> None:
     """Write every table again from the results files."""
-    demo, labeler, tuning = (
-        json.loads((ROOT / "results" / f"{name}.json").read_text()) for name in ("demo", "labeler", "demo_tuning")
+    demo, labeler, tuning, voc_cpu = (
+        json.loads((ROOT / "results" / f"{name}.json").read_text())
+        for name in ("demo", "labeler", "demo_tuning", "voc_cpu")
     )
+    fill(ROOT / "docs/voc.md", "voc_cpu", voc_cpu_table(voc_cpu))
+    voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
     for file in ("README.md", "docs/demo.md"):
         fill(ROOT / file, "demo", demo_table(demo))
     fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(labeler))

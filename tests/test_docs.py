@@ -10,6 +10,7 @@ import torch
 from PIL import Image
 from torch import nn
 
+from percentmatch import methods
 from percentmatch.cli import app
 from percentmatch.data.scenes import draw_scenes
 
@@ -62,6 +63,75 @@ def test_the_code_for_your_own_files_runs(tmp_path: Path, monkeypatch: pytest.Mo
     assert names["metrics"]["test"]["ema"]["num_images"] == 10
     split = json.loads((tmp_path / "runs/mine/split.json").read_text())
     assert (len(split["labeled"]), len(split["validation"]), len(split["unlabeled"])) == (27, 3, 20)
+
+
+SMALL = {
+    "scenes_pool": 60,
+    "scenes_test": 20,
+    "validation": 10,
+    "labeled": 30,
+    "image_size": 32,
+    "backbone": "test_resnet",
+    "head": "linear",
+    "labeled_batch": 8,
+    "total_steps": 4,
+    "log_every": 2,
+    "eval_every": 0,
+    "save_every": 4,
+}
+
+
+def test_the_method_in_add_a_method_is_short_trains_by_name_and_works_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    labeler, by_name, alone = re.findall(r"```python\n(.*?)```", (ROOT / "docs/add-a-method.md").read_text(), re.DOTALL)
+    lines = labeler[labeler.index("class ") :].splitlines()
+    assert sum(bool(line.strip()) for line in lines) <= 20
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("percentmatch.config.PRESETS", {"demo": SMALL})
+    monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))  # the row is gone after the test
+    model = nn.Linear(6, 4)
+    names: dict = {
+        "train_targets": (torch.rand(30, 4) < 0.5).long(),
+        "model": model,
+        "batches": [(torch.rand(7, 6), torch.rand(7, 6)) for _ in range(3)],
+    }
+    for block in (labeler, by_name, alone):
+        exec(block, names)
+    assert {name: option.default for name, option in methods.options_of("mean_threshold").items()} == {
+        "margin": 0.2,
+        "momentum": 0.9,
+        "loss": "asl",
+        "scores": "student",
+    }
+    folder = tmp_path / "runs/mean_threshold"
+    assert names["metrics"]["test"]["ema"]["num_images"] == 20
+    log = [json.loads(line) for line in (folder / "log.jsonl").read_text().splitlines()]
+    assert any(row.get("unlabeled", 0) > 0 for row in log)
+    assert "labeler.mean" in torch.load(folder / "last.pt", weights_only=True)["method"]
+    assert names["loss"].isfinite()
+    assert not torch.equal(names["labeler"].mean, names["train_targets"].float().mean(dim=0))  # it learns
+
+
+def option_rows(name: str) -> dict[str, str]:
+    """The rows of the table of options on a method's page: names and defaults."""
+    page = (ROOT / "docs/methods" / f"{name}.md").read_text()
+    table = re.search(r"^\| option \| default \|.*\n\|[-| :]+\|\n((?:\|.*\n)*)", page, re.MULTILINE)
+    rows = [line.split("|")[1:3] for line in table[1].splitlines()] if table else []
+    return {option.strip(" `"): default.strip(" `") for option, default in rows}
+
+
+@pytest.mark.parametrize("name", methods.METHODS)
+def test_every_method_has_a_page_with_its_options_and_is_in_the_index(name: str) -> None:
+    rows, options = option_rows(name), methods.options_of(name)
+    assert rows.keys() == options.keys()
+    assert {key: options[key].parse(text) for key, text in rows.items()} == {k: o.default for k, o in options.items()}
+    assert f"- [{name}]({name}.md): " in (ROOT / "docs/methods/README.md").read_text()
+
+
+def test_there_is_no_page_without_a_method() -> None:
+    pages = {page.stem for page in (ROOT / "docs/methods").glob("*.md")} - {"README"}
+    assert pages == set(methods.METHODS)
 
 
 @pytest.mark.parametrize(

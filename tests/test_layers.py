@@ -22,17 +22,18 @@ MAY_IMPORT = {
     "metrics": {"errors"},
     "optim": {"config"},
     "histogram": {"errors", "distributed"},
-    "labelers": {"errors", "records", "histogram"},
-    "methods": {"errors", "records", "losses", "labelers"},
+    "labelers": {"errors", "records", "distributed", "histogram"},
+    "methods": {"errors", "records", "distributed", "losses", "labelers"},
     "models": {"errors", "records"},
     "augment": {"config", "device"},
     "data": {"errors", "records", "config"},
     "loader": {"records", "config", "device", "augment", "data"},
     "evaluate": {"errors", "records", "device", "augment", "data", "metrics", "models", "methods", "run_folder"},
     "run_folder": {"errors", "config", "checkpoint", "data"},
+    "predict": {"errors", "checkpoint", "data", "device", "evaluate", "models", "run_folder"},
     "show": {"methods"},
 }
-ANYTHING = {"run", "train", "demo", "cli", "__main__", "__init__"}  # the loop and what stands above it
+ANYTHING = {"run", "train", "benchmark", "demo", "cli", "__main__", "__init__"}  # the loop and what stands above it
 HEAVY = {"torch", "timm", "torchvision", "torchmetrics"}
 
 

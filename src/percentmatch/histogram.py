@@ -11,6 +11,18 @@ from percentmatch.errors import UserError
 LOGIT_RANGE = 12.0  # logit bins cover [-12, 12]; scores beyond fall into the outer bins
 
 
+def bins_of(scores: Tensor, num_bins: int, bins: Literal["uniform", "logit"]) -> tuple[Tensor, Tensor]:
+    """The bin of each score, and where in it the score lies, from 0 to 1: two tensors of the scores' shape."""
+    scores = scores.float()
+    if bins == "uniform":
+        position = scores * num_bins
+    else:
+        position = (scores.logit() + LOGIT_RANGE) * (num_bins / (2 * LOGIT_RANGE))
+    position = position.clamp(0, num_bins)  # before the cast: an infinite logit has no integer
+    bin_of = position.long().clamp(0, num_bins - 1)  # after it too: nor has a NaN
+    return bin_of, position - bin_of
+
+
 class ScoreHistogram(nn.Module):
     """Exponential moving average of the score histograms of the batches, one row a class.
 
@@ -59,14 +71,9 @@ class ScoreHistogram(nn.Module):
 
         A batch may come in parts; it is learnt as one when its `last` part is there.
         """
-        scores = scores.float()
-        if self.bins == "uniform":
-            position = scores * self.num_bins
-        else:
-            position = (scores.logit() + LOGIT_RANGE) * (self.num_bins / (2 * LOGIT_RANGE))
-        # clamped before the cast too: an infinite logit has no integer
-        bin_of = position.clamp(0, self.num_bins).long().clamp(0, self.num_bins - 1)  # (u, c)
-        counts = torch.zeros_like(self.mass).scatter_add_(1, bin_of.T, torch.ones_like(scores.T))  # (c, k)
+        bin_of, _ = bins_of(scores, self.num_bins, self.bins)  # (u, c)
+        ones = torch.ones_like(bin_of.T, dtype=self.mass.dtype)
+        counts = torch.zeros_like(self.mass).scatter_add_(1, bin_of.T, ones)  # (c, k)
         counts = self._sums.add(counts, last=last)
         if counts is None:
             return
@@ -94,3 +101,11 @@ class ScoreHistogram(nn.Module):
         if self.bins == "logit":
             threshold = threshold.sigmoid()
         return torch.where(wanted <= 0, 0.0, threshold)  # no score lies below the 0th percentile
+
+    def ranks(self, scores: Tensor) -> Tensor:
+        """The share of each class that lies below the given scores, the inverse of `quantiles`: (u, c) -> (u, c)."""
+        distribution = self.distribution()
+        above = distribution.cumsum(dim=1)  # (c, k) P[score <= right edge], but for rounding of its end
+        bin_of, inside = (found.T for found in bins_of(scores, self.num_bins, self.bins))  # (c, u) each
+        right, mass = above.gather(1, bin_of), distribution.gather(1, bin_of)
+        return ((right - (1 - inside) * mass) / above[:, -1:]).clamp(0, 1).T

@@ -147,7 +147,9 @@ def environment(device: torch.device) -> dict[str, Any]:
 
 
 def _commit() -> str | None:
-    """The commit of the checkout this file belongs to, `-dirty` if it was changed since; None for an installed copy."""
+    """$PERCENTMATCH_COMMIT, or that of the checkout this file belongs to, `-dirty` if it was changed since, or None."""
+    if given := os.environ.get("PERCENTMATCH_COMMIT"):
+        return given
     git = ["git", "-C", str(Path(__file__).parent)]
     try:
         subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True, timeout=10)

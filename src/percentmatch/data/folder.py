@@ -11,7 +11,7 @@ import torch
 from percentmatch.data.manifest import Manifest
 from percentmatch.errors import UserError
 
-IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif")  # in any case
+IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")  # in any case
 
 
 class Found(NamedTuple):

@@ -1,25 +1,35 @@
-"""What a labeler is, and the selection rule (Eq. 1) they share."""
+"""What a labeler is, and the rules they share: Eq. 1, hard labels, confidence and distribution alignment."""
 
 from abc import ABC, abstractmethod
 
 import torch
 from torch import Tensor, nn
 
+from percentmatch.errors import UserError
 from percentmatch.records import PseudoLabels, Scores, Task
 
 
 class Labeler(nn.Module, ABC):
     """Scores in, pseudo-labels out. Its state lives in buffers; train mode updates them, eval mode only reads."""
 
+    soft_targets: bool = False  # targets between 0 and 1: the unlabeled loss is then BCE, or cross-entropy
+    reads_labeled: bool = False  # learns from `Scores.labeled`: teacher scores then include the labeled images
+
     @abstractmethod
     def forward(self, scores: Scores) -> PseudoLabels: ...
 
+    def penalty(self, strong: Tensor, pseudo: PseudoLabels) -> Tensor | None:
+        """A term () of the loss beside the selected pairs, from the strong view's probabilities (u, c), or None."""
+        return None
 
-def select(weak: Tensor, upper: Tensor, lower: Tensor, weights: Tensor, task: Task) -> PseudoLabels:
+
+def select(
+    weak: Tensor, upper: Tensor, lower: Tensor, weights: Tensor, task: Task, *, meet: bool = False
+) -> PseudoLabels:
     """Eq. 1: scores (u, c) above `upper` (c,) become positives, those below `lower` (c,) negatives.
 
-    A class whose thresholds are crossed selects nothing. With one label an image, the whole row is kept if its largest
-    score exceeds that class's upper threshold, and `lower` plays no part.
+    A class whose thresholds are crossed selects nothing; with `meet`, thresholds may be equal. With one label an image,
+    the whole row is kept if its largest score exceeds that class's upper threshold, and `lower` plays no part.
     """
     weak = weak.float()
     if task == "single-label":
@@ -30,5 +40,55 @@ def select(weak: Tensor, upper: Tensor, lower: Tensor, weights: Tensor, task: Ta
     else:
         positive, negative = weak > upper, weak < lower  # (u, c)
         targets = positive.float()
-        mask = ((positive | negative) & (upper > lower)).float()
+        apart = upper >= lower if meet else upper > lower  # (c,)
+        mask = ((positive | negative) & apart).float()
     return PseudoLabels(targets, mask, weights, upper, lower)
+
+
+def hard_labels(weak: Tensor, unseen: Tensor, task: Task) -> tuple[Tensor, Tensor]:
+    """The likelier answer of every pair (u, c), and a mask (u, c) that is 0 where it is a positive of an unseen class.
+
+    With one label an image, the answer is the best class, and a row whose best class is unseen is masked whole.
+    """
+    weak = weak.float()
+    if task == "single-label":
+        best = weak.argmax(dim=1, keepdim=True)  # (u, 1)
+        return torch.zeros_like(weak).scatter_(1, best, 1.0), (~unseen[best]).expand_as(weak).float()
+    positive = weak >= 0.5  # (u, c)
+    return (positive & ~unseen).float(), (~(positive & unseen)).float()
+
+
+def confidence(scores: Tensor, task: Task) -> Tensor:
+    """q: the probability of the likelier answer of each pair; with one label an image, the row's best: (n, c)."""
+    scores = scores.float()
+    if task == "single-label":
+        return scores.amax(dim=1, keepdim=True).expand_as(scores)
+    return torch.maximum(scores, 1 - scores)
+
+
+def align(weak: Tensor, mean: Tensor, wanted: Tensor, task: Task) -> Tensor:
+    """Scores (u, c) whose odds are moved by those of a `wanted` mean (c,) over the present one (c,): (u, c).
+
+    With one label an image, a row is multiplied by wanted / mean and made to sum to one.
+    """
+    weak = weak.float()
+    mean, wanted = mean.clamp(1e-6, 1 - 1e-6), wanted.clamp(1e-6, 1 - 1e-6)
+    present = weak * (wanted / mean)  # (u, c)
+    if task == "single-label":
+        return present / present.sum(dim=1, keepdim=True).clamp(min=1e-12)
+    absent = (1 - weak) * ((1 - wanted) / (1 - mean))
+    return present / (present + absent)
+
+
+def check_between(low: float, high: float, **options: float) -> None:
+    """Refuse options outside [low, high], which not-a-number is."""
+    for name, value in options.items():
+        if not low <= value <= high:
+            raise UserError(f"{name} must lie between {low} and {high}, not {value}")
+
+
+def check_weight(**options: float) -> None:
+    """Refuse weights that are negative or not finite."""
+    for name, value in options.items():
+        if not 0 <= value < torch.inf:
+            raise UserError(f"{name} must be finite and not negative, not {value}")

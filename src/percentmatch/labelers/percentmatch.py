@@ -10,6 +10,8 @@ from torch import Tensor
 from percentmatch.errors import UserError
 from percentmatch.histogram import ScoreHistogram
 from percentmatch.labelers.base import Labeler, select
+from percentmatch.labelers.gates import Gate, LabeledAuc, logit_gap, ramp
+from percentmatch.labelers.schedules import Schedule, moving_steps, percentiles_at
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 
@@ -27,10 +29,22 @@ class PercentMatch(Labeler):
     weight: the full weight (alpha_s)
     warmup_steps: all weights are 0 before this step
     unseen_classes: a class without labeled positives is given "negatives" only, or nothing ("off")
+    selection: only scores beyond the thresholds count ("hard", the paper's), or those between them count less ("soft")
+    schedule: the percentiles stay ("constant", the paper's), relax from strict ones ("curriculum"), grow strict
+        ("anti-curriculum"), or move until every pair is labeled at the labeled "prevalence"
+    schedule_ratio: share of the run in which a schedule moves, from its first step on
+    strict_ratio: share of the usual pairs that is selected at the strict end of a curriculum
+    gate: what a class's weight follows: its threshold "gap" (the paper's), that gap in logits ("logit-gap"), the "auc"
+        of its labeled images in recent batches, or nothing ("none")
+    logit_gap_start: as gap_start, for the gate "logit-gap"
+    logit_gap_full: as gap_full, for the gate "logit-gap"
+    auc_start: as gap_start, for the gate "auc"
+    auc_full: as gap_full, for the gate "auc"
     """
 
     upper_percentile: Tensor
     lower_percentile: Tensor
+    negative_ratio: Tensor
     unseen: Tensor
 
     def __init__(
@@ -49,6 +63,15 @@ class PercentMatch(Labeler):
         weight: float = 1.0,
         warmup_steps: int = 300,
         unseen_classes: Literal["negatives", "off"] = "negatives",
+        selection: Literal["hard", "soft"] = "hard",
+        schedule: Schedule = "constant",
+        schedule_ratio: float = 0.5,
+        strict_ratio: float = 0.25,
+        gate: Gate = "gap",
+        logit_gap_start: float = 2.2,
+        logit_gap_full: float = 2.5,
+        auc_start: float = 0.8,
+        auc_full: float = 0.9,
     ) -> None:
         super().__init__()
         if not 0 <= lower_percentile < upper_percentile <= 1:
@@ -56,40 +79,93 @@ class PercentMatch(Labeler):
                 "percentiles must satisfy 0 <= lower_percentile < upper_percentile <= 1, "
                 f"not lower_percentile={lower_percentile} and upper_percentile={upper_percentile}"
             )
-        if not gap_start <= gap_full:
-            raise UserError(f"gap_start ({gap_start}) must not exceed gap_full ({gap_full})")
+        if not (math.isfinite(weight) and weight >= 0):
+            raise UserError(f"weight must be finite and not negative, not {weight}")
         if unseen_classes not in ("negatives", "off"):
             raise UserError(f"unseen_classes must be 'negatives' or 'off', not '{unseen_classes}'")
+        if selection not in ("hard", "soft"):
+            raise UserError(f"selection must be 'hard' or 'soft', not '{selection}'")
+        if gate not in ("gap", "logit-gap", "auc", "none"):
+            raise UserError(f"gate must be 'gap', 'logit-gap', 'auc' or 'none', not '{gate}'")
+        if not 0 <= auc_start <= auc_full <= 1:
+            raise UserError(f"auc_start ({auc_start}) and auc_full ({auc_full}) must rise within 0 and 1")
+        for name, start, full in (("gap", gap_start, gap_full), ("logit_gap", logit_gap_start, logit_gap_full)):
+            if not -math.inf < start <= full < math.inf:
+                raise UserError(f"{name}_start ({start}) must be finite and not exceed {name}_full ({full})")
         self.task: Task = task
-        self.gap_start, self.gap_full, self.weight, self.warmup_steps = gap_start, gap_full, weight, warmup_steps
-        self.unseen_classes = unseen_classes
-        negative_ratio = facts.negative_ratio.float()  # (c,)
-        if not (math.isfinite(weight) and weight >= 0 and math.isfinite(gap_start) and math.isfinite(gap_full)):
-            raise UserError(
-                f"weight ({weight}), gap_start ({gap_start}) and gap_full ({gap_full}) must be finite numbers"
-            )
+        self.weight, self.warmup_steps, self.unseen_classes = weight, warmup_steps, unseen_classes
+        self.selection, self.schedule, self.gate = selection, schedule, gate
+        self.reads_labeled = gate == "auc"
+        self.strict_ratio, self.moving_steps = strict_ratio, moving_steps(schedule, schedule_ratio, strict_ratio, facts)
+        self.gate_range = {
+            "gap": (gap_start, gap_full),
+            "logit-gap": (logit_gap_start, logit_gap_full),
+            "auc": (auc_start, auc_full),
+        }.get(gate)
         self.histogram = ScoreHistogram(
             facts.num_classes, num_bins=num_bins, momentum=momentum, bins=bins, bias_correction=bias_correction
         )
+        self.labeled_auc = LabeledAuc(facts.num_classes, momentum=momentum) if gate == "auc" else None
+        negative_ratio = facts.negative_ratio.float()  # (c,)
         # Algorithm 1: never more positives, nor more negatives, than the labeled set shows
         upper = negative_ratio.clamp(min=upper_percentile).masked_fill(facts.unseen, upper_percentile)  # for the gate
         self.register_buffer("upper_percentile", upper, persistent=False)
         self.register_buffer("lower_percentile", negative_ratio.clamp(max=lower_percentile), persistent=False)
+        self.register_buffer("negative_ratio", negative_ratio, persistent=False)
         self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
-        percentiles = torch.stack([self.upper_percentile, self.lower_percentile], dim=1)  # (c, 2)
-        upper, lower = self.histogram.quantiles(percentiles).unbind(dim=1)  # (c,) from the state before this batch
-        gap = upper - lower
-        weights = self._weights(gap, scores.step)
-        pseudo = select(scores.weak, upper.masked_fill(self.unseen, torch.inf), lower, weights, self.task)
+        usual = self.upper_percentile, self.lower_percentile
+        upper, lower = self._thresholds(*usual)  # (c,) from the state before this batch
+        gap = upper - lower  # whatever the schedule: it measures the model
+        weights = self._weights(upper, lower, scores.step)
+        percentiles = usual
+        if self.schedule != "constant":
+            percentiles = self._moved(scores.step)
+            upper, lower = self._thresholds(*percentiles)
+        upper, meet = upper.masked_fill(self.unseen, torch.inf), self.schedule == "prevalence"
+        pseudo = select(scores.weak, upper, lower, weights, self.task, meet=meet)
+        if self.selection == "soft":
+            pseudo = self._soften(pseudo, scores.weak, *percentiles)
         if self.training:
             self.histogram.update(scores.weak, last=scores.last)
+            if self.labeled_auc is not None:
+                self.labeled_auc.update(scores)
         return replace(pseudo, gap=gap)
 
-    def _weights(self, gap: Tensor, step: Tensor | int) -> Tensor:
-        """Eq. 5: 0 below gap_start or before the warm-up's end, `weight` above gap_full, linear between: (c,)."""
-        ramp = (gap - self.gap_start) / max(self.gap_full - self.gap_start, 1e-12)
+    def _thresholds(self, upper_percentile: Tensor, lower_percentile: Tensor) -> tuple[Tensor, Tensor]:
+        upper, lower = self.histogram.quantiles(torch.stack([upper_percentile, lower_percentile], dim=1)).unbind(dim=1)
+        return upper, lower  # (c,) each
+
+    def _moved(self, step: Tensor | int) -> tuple[Tensor, Tensor]:
+        """The percentiles (c,) at a step."""
+        upper, lower = self.upper_percentile, self.lower_percentile
+        share = (torch.ones_like(upper) * (step / self.moving_steps)).clamp(max=1)  # (c,) of the way
+        return percentiles_at(share, self.schedule, upper, lower, self.negative_ratio, self.strict_ratio)
+
+    def _weights(self, upper: Tensor, lower: Tensor, step: Tensor | int) -> Tensor:
+        """Eq. 5: 0 below the gate's start or before the warm-up's end, `weight` above its full value: (c,)."""
+        if self.gate_range is None:
+            opened = torch.ones_like(upper)
+        elif self.labeled_auc is not None:
+            opened = ramp(self.labeled_auc.auc(), *self.gate_range)
+        else:
+            gap = upper - lower if self.gate == "gap" else logit_gap(upper, lower)
+            opened = ramp(gap, *self.gate_range)
         started = step + 1 >= self.warmup_steps  # the paper counts from t = 1
-        weights = self.weight * ramp.clamp(0, 1) * started
+        weights = self.weight * opened * started
         return weights.masked_fill(self.unseen, 0.0) if self.unseen_classes == "off" else weights
+
+    def _soften(self, pseudo: PseudoLabels, weak: Tensor, upper: Tensor, lower: Tensor) -> PseudoLabels:
+        """Full weight beyond the percentiles `upper` and `lower` (c,), none at the labeled share of negatives.
+
+        In between, the mask is linear in a score's own percentile. With one label an image, the whole row has the
+        weight of its best class as a positive.
+        """
+        ranks = self.histogram.ranks(weak)  # (u, c)
+        above, below = ranks - self.negative_ratio, self.negative_ratio - ranks
+        positive = (above / (upper - self.negative_ratio).clamp(min=1e-6)).clamp(0, 1)  # 0 if unseen: ratio 1
+        negative = (below / (self.negative_ratio - lower).clamp(min=1e-6)).clamp(0, 1)
+        if self.task == "single-label":
+            return replace(pseudo, mask=(positive * pseudo.targets).sum(dim=1, keepdim=True).expand_as(positive))
+        return replace(pseudo, targets=(positive > 0).float(), mask=torch.maximum(positive, negative))

@@ -4,10 +4,28 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from percentmatch.errors import UserError, did_you_mean
-from percentmatch.labelers import FixedThreshold, Labeler, PercentMatch
+from percentmatch.labelers import (
+    UDA,
+    AdaMatch,
+    Dash,
+    FixedThreshold,
+    FlexMatch,
+    FreeMatch,
+    Labeler,
+    PercentMatch,
+    SoftMatch,
+)
 from percentmatch.methods.base import Method
+from percentmatch.methods.cap import CAP
+from percentmatch.methods.curriculum_labeling import CurriculumLabeling
+from percentmatch.methods.mean_teacher import MeanTeacher
+from percentmatch.methods.mixmatch import MixMatch
 from percentmatch.methods.options import Option, declared_options
+from percentmatch.methods.pi_model import PiModel
+from percentmatch.methods.pseudo_label import PseudoLabel
 from percentmatch.methods.supervised import Supervised
+from percentmatch.methods.temporal_ensembling import TemporalEnsembling
+from percentmatch.methods.ups import UPS
 from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.records import Facts, Task
 
@@ -35,8 +53,28 @@ class Row:
 
 METHODS: dict[str, Row] = {
     "supervised": Row(Supervised, None, "labeled images only"),
+    "pseudo_label": Row(PseudoLabel, None, "the student's own hard predictions, on the same view (Lee 2013)"),
+    "pi_model": Row(PiModel, None, "two weak views of an image should score alike (Laine and Aila 2017)"),
+    "temporal_ensembling": Row(
+        TemporalEnsembling, None, "an image should score as it did before, on average (Laine and Aila 2017)"
+    ),
+    "mean_teacher": Row(
+        MeanTeacher, None, "the student should score as its moving average does (Tarvainen and Valpola 2017)"
+    ),
+    "mixmatch": Row(MixMatch, None, "sharpened guesses, and mixup of all images (Berthelot et al. 2019)"),
+    "uda": Row(WeakToStrong, UDA, "sharpened soft targets of confident pairs (Xie et al. 2020)"),
     "fixmatch": Row(WeakToStrong, FixedThreshold, "one fixed threshold for all classes (Sohn et al. 2020)"),
+    "flexmatch": Row(WeakToStrong, FlexMatch, "thresholds that rise as a class is learnt (Zhang et al. 2021)"),
+    "dash": Row(WeakToStrong, Dash, "a shrinking bound on the loss of a pseudo-label (Xu et al. 2021)"),
+    "adamatch": Row(WeakToStrong, AdaMatch, "aligned scores, relative thresholds (Berthelot et al. 2022)"),
+    "freematch": Row(WeakToStrong, FreeMatch, "thresholds that follow the model's confidence (Wang et al. 2023)"),
+    "softmatch": Row(WeakToStrong, SoftMatch, "every pair, weighted by its confidence (Chen et al. 2023)"),
     "percentmatch": Row(WeakToStrong, PercentMatch, "percentile thresholds and gap-gated weights (Huang et al. 2022)"),
+    "ups": Row(UPS, None, "confident pairs that are certain under dropout, in generations (Rizve et al. 2021)"),
+    "curriculum_labeling": Row(
+        CurriculumLabeling, None, "the easiest 20, 40, ... 100% of the pool, in rounds (Cascante-Bonilla et al. 2021)"
+    ),
+    "cap": Row(CAP, None, "each class's labeled share of the pool, every pass anew (Xie et al. 2023)"),
 }
 
 

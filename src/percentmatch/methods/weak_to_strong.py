@@ -15,7 +15,8 @@ from percentmatch.records import Batch, Scores, StepLoss, Task
 class WeakToStrong(Method):
     """The supervised loss plus the labeler's selected pairs on the strong view (Eqs. 2, 6 and 7).
 
-    loss: "asl" (asymmetric, the paper's) or "bce"; with one label an image it is cross-entropy
+    loss: "asl" (asymmetric, the paper's) or "bce"; with one label an image it is cross-entropy. A labeler with soft
+        targets has "bce" on unlabeled pairs, where "asl" is not defined
     scores: pseudo-labels come from the "student" (one concatenated forward pass, as FixMatch does) or from the moving
         average of its weights ("teacher", a pass without gradient)
     """
@@ -33,6 +34,7 @@ class WeakToStrong(Method):
             raise UserError(f"scores must be 'student' or 'teacher', not '{scores}'")
         self.labeler, self.task, self.scores_from = labeler, task, scores
         self.pair_loss = pair_loss(task, loss)
+        self.unlabeled_loss = pair_loss(task, "bce") if labeler.soft_targets else self.pair_loss
 
     @property
     def views(self) -> frozenset[str]:
@@ -46,22 +48,32 @@ class WeakToStrong(Method):
             logits, weak_logits, strong_logits = model(torch.cat([batch.images, batch.weak, batch.strong])).split(
                 [b, u, u]
             )
+            labeled_logits = logits
         else:
             logits, strong_logits = model(torch.cat([batch.images, batch.strong])).split([b, u])
             with torch.no_grad():
-                weak_logits = teacher(batch.weak)
+                if self.labeler.reads_labeled:
+                    labeled_logits, weak_logits = teacher(torch.cat([batch.images, batch.weak])).split([b, u])
+                else:
+                    labeled_logits, weak_logits = logits, teacher(batch.weak)
         pseudo = self.labeler(
             Scores(
                 weak=scores_of(weak_logits, self.task),
                 step=batch.step,
                 last=batch.last,
                 index=batch.index,
-                labeled=scores_of(logits, self.task),
+                labeled=scores_of(labeled_logits, self.task),
                 targets=batch.targets,
                 known=batch.known,
             )
         )
         supervised = labeled_loss(self.pair_loss, logits, batch)
-        unlabeled = mean_over_images(self.pair_loss(strong_logits, pseudo.targets), pseudo.pair_weights)
+        unlabeled = mean_over_images(self.unlabeled_loss(strong_logits, pseudo.targets), pseudo.pair_weights)
         parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
-        return StepLoss(supervised + unlabeled, parts, pseudo)
+        total = supervised + unlabeled
+        strong = strong_logits.float()
+        strong = strong.softmax(dim=1) if self.task == "single-label" else strong.sigmoid()  # (u, c) with gradient
+        penalty = self.labeler.penalty(strong, pseudo)
+        if penalty is not None:
+            parts["fairness"], total = penalty.detach(), total + penalty
+        return StepLoss(total, parts, pseudo)

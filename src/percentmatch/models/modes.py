@@ -5,6 +5,8 @@ from contextlib import contextmanager
 
 from torch import nn
 
+DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.MultiheadAttention)
+
 
 @contextmanager
 def evaluating(model: nn.Module) -> Generator[None]:
@@ -20,9 +22,9 @@ def evaluating(model: nn.Module) -> Generator[None]:
 
 @contextmanager
 def dropout_on(model: nn.Module) -> Generator[None]:
-    """Eval mode, but for dropout: each pass is a draw (Gal and Ghahramani 2016)."""
+    """Eval mode, but for dropout, that of attention too: each pass is a draw (Gal and Ghahramani 2016)."""
     with evaluating(model):
         for module in model.modules():
-            if isinstance(module, nn.Dropout):
-                module.train()
+            if isinstance(module, DROPPING):
+                module.training = True  # not its children, which have a mode of their own
         yield

@@ -1,0 +1,58 @@
+"""What lets a class in: a measure of how well the model tells its images apart, and a ramp over that measure."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from percentmatch.distributed import StepSums
+from percentmatch.errors import UserError
+from percentmatch.histogram import LOGIT_RANGE, bins_of
+from percentmatch.records import Scores
+
+Gate = Literal["gap", "logit-gap", "auc", "none"]
+AUC_BINS = 256  # equal in logit space whatever the loss does to the scores
+FORGOTTEN = 1e-6  # a labeled image that weighs less in the memory is no longer there
+
+
+class LabeledAuc(nn.Module):
+    """Moving score histograms of the labeled positives and negatives of each class, and the AUC between them."""
+
+    masses: Tensor
+
+    def __init__(self, num_classes: int, *, momentum: float) -> None:
+        super().__init__()
+        self.momentum = momentum
+        self._sums = StepSums()
+        self.register_buffer("masses", torch.zeros(2, num_classes, AUC_BINS))  # of positives, of negatives
+
+    @torch.no_grad()
+    def update(self, scores: Scores) -> None:
+        """Learn from the labeled images of one batch, summed over ranks and parts; unknown labels do not count."""
+        if scores.labeled is None or scores.targets is None:
+            raise UserError("gate 'auc' learns from labeled images: give Scores its labeled and targets")
+        targets = scores.targets.float()
+        known = torch.ones_like(targets) if scores.known is None else scores.known.float()
+        bin_of = bins_of(scores.labeled, AUC_BINS, "logit")[0].T.expand(2, -1, -1)  # (2, c, b)
+        weights = torch.stack([targets * known, (1 - targets) * known]).mT  # (2, c, b)
+        counts = self._sums.add(torch.zeros_like(self.masses).scatter_add_(2, bin_of, weights), last=scores.last)
+        if counts is not None:
+            self.masses.lerp_(counts, 1 - self.momentum)
+
+    def auc(self) -> Tensor:
+        """P(positive > negative) + P(tie) / 2 over the bins: (c,); 0 where either side is missing."""
+        positives, negatives = self.masses  # (c, k) each
+        below = negatives.cumsum(dim=1) - negatives / 2  # (c, k) negatives that a positive in each bin beats
+        totals = self.masses.sum(dim=2)  # (2, c)
+        auc = (positives * below).sum(dim=1) / totals.clamp(min=FORGOTTEN).prod(dim=0)
+        return torch.where((totals > FORGOTTEN).all(dim=0), auc, 0.0)
+
+
+def logit_gap(upper: Tensor, lower: Tensor) -> Tensor:
+    """The gap of two thresholds (c,) in logits, each kept inside the range of the histogram: (c,)."""
+    return upper.logit().clamp(-LOGIT_RANGE, LOGIT_RANGE) - lower.logit().clamp(-LOGIT_RANGE, LOGIT_RANGE)
+
+
+def ramp(measure: Tensor, start: float, full: float) -> Tensor:
+    """0 up to `start`, 1 from `full` on, linear between (Eq. 5): (c,) -> (c,)."""
+    return ((measure - start) / max(full - start, 1e-12)).clamp(0, 1)

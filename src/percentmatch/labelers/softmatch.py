@@ -1,0 +1,85 @@
+"""SoftMatch: every pair counts, by how far its confidence lies below the mean."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from percentmatch.distributed import StepSums
+from percentmatch.errors import UserError
+from percentmatch.labelers.base import Labeler, align, check_between, check_weight, hard_labels
+from percentmatch.records import Facts, PseudoLabels, Scores, Task
+
+
+class SoftMatch(Labeler):
+    """A truncated Gaussian weight for each pair (SoftMatch, Chen et al. 2023).
+
+    momentum: of the moving mean and variance of the confidence
+    n_sigma: how many times narrower the Gaussian is than the spread of the confidence
+    alignment: the confidence is taken after moving scores to a "uniform" mean, or as it is ("none")
+    weight: of a pair at least as confident as the mean
+    """
+
+    mean: Tensor
+    variance: Tensor
+    score_mean: Tensor
+    even: Tensor
+    unseen: Tensor
+
+    def __init__(
+        self,
+        facts: Facts,
+        *,
+        task: Task = "multi-label",
+        momentum: float = 0.999,
+        n_sigma: float = 2.0,
+        alignment: Literal["none", "uniform"] = "none",
+        weight: float = 1.0,
+    ) -> None:
+        super().__init__()
+        check_between(0, 1, momentum=momentum)
+        check_weight(n_sigma=n_sigma, weight=weight)
+        if alignment not in ("none", "uniform"):
+            raise UserError(f"alignment must be 'none' or 'uniform', not '{alignment}'")
+        self.task: Task = task
+        self.momentum, self.n_sigma, self.alignment, self.weight = momentum, n_sigma, alignment, weight
+        c = facts.num_classes
+        even = torch.full((c,), 1 / c if task == "single-label" else 0.5)
+        self._sums = StepSums()
+        self.register_buffer("mean", even.clone())  # mu, of q
+        self.register_buffer("variance", torch.ones(c))
+        self.register_buffer("score_mean", even.clone())  # of p
+        self.register_buffer("even", even, persistent=False)
+        self.register_buffer("unseen", facts.unseen, persistent=False)
+
+    def forward(self, scores: Scores) -> PseudoLabels:
+        targets, mask = hard_labels(scores.weak, self.unseen, self.task)  # (u, c)
+        sure = self._confidence(scores.weak)
+        below = (sure - self.mean).clamp(max=0)  # (u, c)
+        spread = self.variance.clamp(min=1e-12)
+        weights = self.weight * (-((self.n_sigma * below) ** 2) / (2 * spread)).exp()  # (u, c)
+        if self.training:
+            self._learn(scores, sure)
+        return PseudoLabels(targets, mask, weights)
+
+    def _confidence(self, weak: Tensor) -> Tensor:
+        """The probability, aligned if asked, of each pair's likelier answer before alignment: (u, c)."""
+        weak = weak.float()
+        moved = weak if self.alignment == "none" else align(weak, self.score_mean, self.even, self.task)
+        if self.task == "single-label":
+            return moved.gather(1, weak.argmax(dim=1, keepdim=True)).expand_as(weak)
+        return torch.where(weak >= 0.5, moved, 1 - moved)
+
+    @torch.no_grad()
+    def _learn(self, scores: Scores, sure: Tensor) -> None:
+        off = sure - self.mean  # (u, c) sums of small numbers lose less
+        sums = torch.stack([off.sum(0), off.square().sum(0), scores.weak.float().sum(0), torch.ones_like(off).sum(0)])
+        sums = self._sums.add(sums, last=scores.last)  # (4, c)
+        if sums is None:
+            return
+        off, square, total, count = sums
+        variance = (square - off * off / count).clamp(min=0) / (count - 1).clamp(min=1)  # unbiased
+        rate = 1 - self.momentum
+        self.variance.lerp_(torch.where(count > 1, variance, self.variance), rate)  # one image has none
+        self.mean.add_(off / count, alpha=rate)
+        self.score_mean.lerp_(total / count, rate)

@@ -1,0 +1,126 @@
+"""MixMatch: sharpened guesses for the unlabeled images, and mixup of them with the labeled ones."""
+
+import torch
+from torch import Tensor, nn
+
+from percentmatch.errors import UserError
+from percentmatch.losses import mean_over_images
+from percentmatch.methods.base import Method, pair_loss
+from percentmatch.methods.consistency import soft_targets, squared_error, taught_classes
+from percentmatch.methods.ramps import full_weights, linear_ramp, ramp_length
+from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
+
+TABLE = 4097  # entries of the table that turns uniform numbers into shares
+
+
+class MixMatch(Method):
+    """Mixup over labeled images and two views of each unlabeled one, which both carry its sharpened mean prediction.
+
+    temperature: below 1 it sharpens the guesses (T)
+    mixup: shares of the mixtures come from Beta(mixup, mixup)
+    weight: of the unlabeled loss once its ramp is over
+    ramp_ratio: share of the steps in which the weight grows linearly from 0
+    """
+
+    taught: Tensor
+    unseen: Tensor
+    table: Tensor
+
+    def __init__(
+        self,
+        facts: Facts,
+        *,
+        task: Task = "multi-label",
+        temperature: float = 0.5,
+        mixup: float = 0.5,
+        weight: float = 75.0,
+        ramp_ratio: float = 0.4,
+    ) -> None:
+        super().__init__()
+        if not 0 < temperature <= 1:
+            raise UserError(f"temperature must be above 0 and at most 1, not {temperature}")
+        if not 0.01 <= mixup <= 10:
+            raise UserError(f"mixup must lie between 0.01 and 10, not {mixup}")
+        self.task: Task = task
+        self.temperature = temperature
+        self.pair_loss = pair_loss(task, "bce")  # linear in the target, so it takes soft ones; ASL is not
+        self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
+        self.register_buffer("taught", taught_classes(facts, task), persistent=False)
+        self.register_buffer("unseen", facts.unseen, persistent=False)
+        self.register_buffer("table", larger_shares(mixup), persistent=False)
+
+    @property
+    def views(self) -> frozenset[str]:
+        return frozenset({"weak", "weak2", "uniforms"})
+
+    def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
+        assert batch.weak is not None
+        assert batch.weak2 is not None
+        assert batch.uniforms is not None
+        b = len(batch.images)
+        images = torch.cat([batch.images, batch.weak, batch.weak2])  # (n, 3, h, w) with n = b + 2u
+        with torch.no_grad():
+            both = soft_targets(model(images[b:]), self.task, self.unseen)  # (2u, c)
+        guesses = self._sharpen(both.view(2, len(batch.weak), -1).mean(0))  # (u, c)
+        targets, known = batch.targets, batch.known
+        if batch.own_share is not None and batch.partner_targets is not None and batch.partner_known is not None:
+            targets, known = blend(targets, known, batch.partner_targets, batch.partner_known, batch.own_share)
+        pseudo = PseudoLabels(
+            guesses,
+            self.taught.expand_as(guesses),
+            full_weights(self.taught, self.weight * linear_ramp(batch.step, self.ramp_length)),
+        )
+        targets = torch.cat([targets, guesses, guesses])  # (n, c)
+        known = torch.cat([known, pseudo.mask, pseudo.mask])  # (n, c)
+
+        partner = batch.uniforms[:, 0].argsort(stable=True)  # (n,)
+        share = self._shares(batch.uniforms[:, 1])[:, None]  # (n, 1) l = max(l, 1 - l), so a row stays what it is
+        mixed = torch.lerp(images[partner], images, share[:, :, None, None].to(images.dtype))
+        targets, known = blend(targets, known, targets[partner], known[partner], share)
+
+        logits = model(mixed)
+        supervised = mean_over_images(self.pair_loss(logits[:b], targets[:b]), known[:b])
+        errors = squared_error(logits[b:], targets[b:], self.task)  # (2u, c)
+        unlabeled = (known[b:] * pseudo.weights * errors).mean()
+        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
+        return StepLoss(supervised + unlabeled, parts, pseudo)
+
+    def _sharpen(self, scores: Tensor) -> Tensor:
+        """p^(1/T) over its sum, of the pair (p, 1 - p) or of the whole row: (u, c) -> (u, c)."""
+        if self.task == "multi-label":
+            return (scores.logit() / self.temperature).sigmoid()
+        return (scores.clamp(min=1e-30).log() / self.temperature).softmax(dim=1)
+
+    def _shares(self, uniform: Tensor) -> Tensor:
+        """The table at `uniform` (n,) in [0, 1), interpolated: (n,)."""
+        position = uniform * (TABLE - 1)
+        left = position.long()
+        return torch.lerp(self.table[left], self.table[left + 1], position - left)
+
+
+def blend(targets: Tensor, known: Tensor, other: Tensor, other_known: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+    """The targets (n, c) of mixtures, and how much of each pair is known: what is unknown in either does not count.
+
+    For a loss that is linear in its target, known x loss(target) is then share x known_1 x loss(target_1) + (1 - share)
+    x known_2 x loss(target_2).
+    """
+    mine, theirs = share * known, (1 - share) * other_known  # (n, c)
+    both = mine + theirs
+    return (mine * targets + theirs * other) / both.clamp(min=1e-30), both
+
+
+def larger_shares(strength: float) -> Tensor:
+    """Quantiles of max(l, 1 - l) for l from Beta(strength, strength), from the largest down: (TABLE,).
+
+    The upper half of the density is integrated over s with 1 - l = s^(1/m), m = min(strength, 1): by s it is
+    l^(a-1) s^((a-m)/m), which has no pole, unlike the density by l for a < 1.
+    """
+    m = min(strength, 1.0)
+    s = torch.linspace(0, 0.5**m, 16 * TABLE, dtype=torch.float64)  # l = 1 at s = 0, l = 1/2 at the end
+    density = (1 - s ** (1 / m)) ** (strength - 1) * s ** ((strength - m) / m)
+    mass = torch.cumulative_trapezoid(density, s)
+    mass = torch.cat([mass.new_zeros(1), mass]) / mass[-1]  # P[max(l, 1 - l) > l(s)]
+    wanted = torch.linspace(0, 1, TABLE, dtype=torch.float64)
+    right = torch.searchsorted(mass, wanted).clamp(1, len(s) - 1)
+    inside = (wanted - mass[right - 1]) / (mass[right] - mass[right - 1]).clamp(min=1e-300)
+    return (1 - torch.lerp(s[right - 1], s[right], inside.clamp(0, 1)) ** (1 / m)).float()

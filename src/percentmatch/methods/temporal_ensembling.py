@@ -1,0 +1,91 @@
+"""Temporal ensembling: the student should agree with the mean of its own earlier predictions."""
+
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+
+from percentmatch.distributed import StepRows
+from percentmatch.errors import UserError
+from percentmatch.methods.base import Method, labeled_loss, pair_loss
+from percentmatch.methods.consistency import consistency_loss, soft_targets, taught_classes
+from percentmatch.methods.ramps import full_weights, gaussian_ramp, ramp_length
+from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
+
+
+class TemporalEnsembling(Method):
+    """The squared difference between the student on the weak view and a memory of its predictions of that image.
+
+    loss: of the labeled images, "asl" (asymmetric) or "bce"; with one label an image it is cross-entropy
+    momentum: share of the memory that outlives a visit (alpha)
+    weight: of the unlabeled loss once its ramp is over
+    ramp_ratio: share of the steps in which the weight grows, by the Gaussian exp(-5 (1 - t)^2)
+    """
+
+    memory: Tensor
+    visits: Tensor
+    taught: Tensor
+    unseen: Tensor
+
+    def __init__(
+        self,
+        facts: Facts,
+        *,
+        task: Task = "multi-label",
+        loss: Literal["asl", "bce"] = "asl",
+        momentum: float = 0.6,
+        weight: float = 30.0,
+        ramp_ratio: float = 0.4,
+    ) -> None:
+        super().__init__()
+        if facts.num_unlabeled is None:
+            raise UserError(
+                "temporal_ensembling remembers every unlabeled image and cannot train on a stream; use mean_teacher"
+            )
+        if not 0 <= momentum < 1:
+            raise UserError(f"momentum must be at least 0 and below 1, not {momentum}")
+        self.task: Task = task
+        self.momentum = momentum
+        self.pair_loss = pair_loss(task, loss)
+        self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
+        self._rows = StepRows()
+        self.register_buffer("memory", torch.zeros(facts.num_unlabeled, facts.num_classes))  # (N, c) Z
+        self.register_buffer("visits", torch.zeros(facts.num_unlabeled, 1, dtype=torch.int32))  # steps that saw each
+        self.register_buffer("taught", taught_classes(facts, task), persistent=False)
+        self.register_buffer("unseen", facts.unseen, persistent=False)
+
+    @property
+    def views(self) -> frozenset[str]:
+        return frozenset({"weak"})
+
+    def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
+        assert batch.weak is not None
+        assert batch.index is not None
+        logits, weak_logits = model(torch.cat([batch.images, batch.weak])).split([len(batch.images), len(batch.weak)])
+        visits = self.visits[batch.index]  # (u, 1)
+        learnt = (1 - torch.pow(self.momentum, visits)).clamp(min=1e-30)  # (u, 1) what Z weighs
+        targets = self.memory[batch.index] / learnt  # (u, c) Z / (1 - alpha^n), from before this step
+        weights = full_weights(self.taught, self.weight * gaussian_ramp(batch.step, self.ramp_length))
+        pseudo = PseudoLabels(targets, self.taught * (visits > 0), weights)  # nothing to agree with at first sight
+        if self.training:
+            self._remember(soft_targets(weak_logits, self.task, self.unseen), batch.index, last=batch.last)
+        supervised = labeled_loss(self.pair_loss, logits, batch)
+        unlabeled = consistency_loss(weak_logits, pseudo, self.task)
+        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
+        return StepLoss(supervised + unlabeled, parts, pseudo)
+
+    @torch.no_grad()
+    def _remember(self, scores: Tensor, index: Tensor, *, last: bool) -> None:
+        """Z <- alpha Z + (1 - alpha) p for the images of the step.
+
+        An image that the step shows several times counts once, with the mean of its scores. Sums run in float64, so
+        that the order of parts and ranks does not show.
+        """
+        rows = self._rows.add(torch.cat([index[:, None].double(), scores.double()], dim=1), last=last)  # (m, 1 + c)
+        if rows is None:
+            return
+        index, scores = rows[:, 0].long(), rows[:, 1:]  # of all parts and ranks
+        same = (index[:, None] == index).double()  # (m, m)
+        mean = (same @ scores / same.sum(dim=1, keepdim=True)).float()  # (m, c)
+        self.memory[index] = torch.lerp(mean, self.memory[index], self.momentum)  # what repeats writes the same
+        self.visits[index] = self.visits[index] + 1
