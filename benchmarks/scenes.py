@@ -39,9 +39,9 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 SETTINGS: dict[str, dict[str, Any]] = {"ups": {"dropout": 0.2}}  # it measures uncertainty by dropout
 VARIANTS: dict[str, tuple[str, dict[str, Any]]] = {  # further rows: the method and its options
-    "fixmatch, defaults": ("fixmatch", {}),
-    "percentmatch, hard selection": ("percentmatch", SHORT),
-    "percentmatch, defaults": ("percentmatch", {}),
+    "fixmatch (defaults)": ("fixmatch", {}),
+    "percentmatch (hard selection)": ("percentmatch", SHORT),
+    "percentmatch (defaults)": ("percentmatch", {}),
 }
 
 
@@ -61,7 +61,7 @@ def config_of(row: str, seed: int, **changed: Any) -> Any:
 
 
 def folder_of(row: str, seed: int) -> Path:
-    return RUNS / f"{row.replace(', ', '-').replace(' ', '-')}-seed{seed}"
+    return RUNS / f"{row.replace(' (', '-').replace(' ', '-').rstrip(')')}-seed{seed}"
 
 
 def train_one(job: tuple[str, int]) -> None:
