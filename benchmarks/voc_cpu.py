@@ -28,7 +28,7 @@ SETTINGS: dict[str, Any] = {
     "head": "linear",
     "image_size": 64,
     "cache_size": 72,
-    "total_steps": 1200,
+    "total_steps": 500,
     "optimizer": "adamw",
     "lr": 2e-3,
     "weight_decay": 0.05,
