@@ -190,4 +190,4 @@ def test_a_training_step_on_a_gpu_never_waits(tmp_path: Path) -> None:
             torch.cuda.set_sync_debug_mode("default")
             raise
     torch.cuda.set_sync_debug_mode("default")
-    run.meter.check()
+    run.check_finite()
