@@ -132,6 +132,22 @@ def scenes_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def scenes_tuning_table(results: dict[str, Any]) -> str:
+    """Validation mAP of each setting, and its mean gain over supervised with the defaults on the same seeds."""
+    groups: dict[tuple[str, str], list[dict[str, Any]]] = {}
+    for run in results["runs"]:
+        options = ", ".join(f"{name}={value}" for name, value in run["options"].items())
+        groups.setdefault((run["method"], options), []).append(run)
+    baseline = {run["seed"]: run["mAP"] for run in groups["supervised", ""]}
+    lines = ["| method | options | batch | validation mAP, seed by seed | gain in mAP |", "|---|---|---|---|---|"]
+    for (method, options), runs in sorted(groups.items(), key=lambda item: (item[0][0], item[1][0]["batch"])):
+        runs.sort(key=lambda run: run["seed"])
+        gain = statistics.mean(100 * (run["mAP"] - baseline[run["seed"]]) for run in runs)
+        values = ", ".join(f"{100 * run['mAP']:.1f}" for run in runs)
+        lines.append(f"| {method} | {options or 'defaults'} | {runs[0]['batch']} | {values} | {gain:+.1f} |")
+    return "\n".join([*lines, "", f"Conditions: {results['conditions']}.", ""])
+
+
 def voc_cpu_table(results: dict[str, Any]) -> str:
     run, images = results["run"], results["images"]
     lines = ["| images | mAP | AUC | 11-point mAP | mAP, difficult pairs as positives |", "|---|---|---|---|---|"]
@@ -175,10 +191,13 @@ def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
 
 def main() -> None:
     """Write every table again from the results files."""
-    demo, labeler, tuning, voc_cpu = (
+    demo, labeler, tuning, voc_cpu, scenes, scenes_tuning = (
         json.loads((ROOT / "results" / f"{name}.json").read_text())
-        for name in ("demo", "labeler", "demo_tuning", "voc_cpu")
+        for name in ("demo", "labeler", "demo_tuning", "voc_cpu", "scenes", "scenes_tuning")
     )
+    for file in ("README.md", "docs/methods/README.md"):
+        fill(ROOT / file, "scenes", scenes_table(scenes))
+    fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(scenes_tuning))
     fill(ROOT / "docs/voc.md", "voc_cpu", voc_cpu_table(voc_cpu))
     voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
     for file in ("README.md", "docs/demo.md"):

@@ -141,10 +141,18 @@ def test_there_is_no_page_without_a_method() -> None:
         ("docs/demo.md", "demo", lambda: tables.demo_table(results("demo"))),
         ("docs/benchmarks.md", "labeler", lambda: tables.labeler_table(results("labeler"))),
         ("docs/experiments.md", "tuning", lambda: tables.tuning_table(results("demo_tuning"), ("7", "8"))),
+        ("docs/experiments.md", "scenes_tuning", lambda: tables.scenes_tuning_table(results("scenes_tuning"))),
+        ("README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
+        ("docs/methods/README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
+        ("docs/voc.md", "voc_cpu", lambda: tables.voc_cpu_table(results("voc_cpu"))),
     ],
 )
 def test_tables_are_those_of_the_results(page: str, block: str, table) -> None:
     assert tables.read_block(ROOT / page, block) == table()
+
+
+def test_seeds_that_chose_options_are_not_those_of_the_comparison() -> None:
+    assert not set(results("scenes")["seeds"]) & {run["seed"] for run in results("scenes_tuning")["runs"]}
 
 
 def test_percentmatch_beats_supervised_on_the_mean_of_the_demo() -> None:
