@@ -10,6 +10,7 @@ import torch
 from percentmatch.augment import shrink
 from percentmatch.config import Config, View
 from percentmatch.data import Data, Images, Split, make_split
+from percentmatch.data.split import PARTS
 from percentmatch.errors import UserError
 from percentmatch.loader import Loader, rows_at
 
@@ -127,3 +128,47 @@ def test_an_image_drawn_twice_in_a_step_gets_two_views() -> None:
     batch = make_loader(labeled_batch=12, unlabeled_ratio=1, labeled_view=View(ops=3)).batch(0)
     assert max(Counter(batch.targets[:, 0].tolist()).values()) > 1
     assert len({tuple(image.flatten().tolist()) for image in batch.images}) > 3
+
+
+def test_every_class_is_labeled_then_validated_where_possible() -> None:
+    """Class 0 is on one of 100 images, class 1 on two, class 2 on fifty: three labels show all, validation the rest."""
+    positives = torch.zeros(100, 3, dtype=torch.uint8)
+    positives[41, 0] = positives[7, 1] = positives[93, 1] = 1
+    positives[::2, 2] = 1
+    for seed in range(5):
+        split = make_split(IDS, [], labeled=3, validation=2, seed=seed, keep_classes=positives)
+        shown = {part: positives[[IDS.index(name) for name in getattr(split, part)]] for part in PARTS[:3]}
+        assert [len(split.labeled), len(split.validation), len(split.unlabeled)] == [3, 2, 95]
+        assert shown["labeled"].any(0).tolist() == [True, True, True]
+        assert shown["validation"].any(0).tolist() == [False, True, True]
+    one = make_split(IDS, [], labeled=1, seed=0, keep_classes=positives)
+    assert one.labeled == ("i41",)  # the rarest class comes first
+    assert (
+        make_split(IDS, [], labeled=3, validation=2, seed=0).labeled
+        != make_split(IDS, [], labeled=3, validation=2, seed=0, keep_classes=positives).labeled
+    )
+
+
+def test_a_fixed_validation_part_replaces_the_drawn_one() -> None:
+    """Ten fixed ones: shares are of the other ninety, and `validation` asks in vain."""
+    split = make_split(IDS, ["t"], labeled=0.1, validation=0.5, fixed_validation=IDS[:10])
+    assert sorted(split.validation) == sorted(IDS[:10])
+    assert (len(split.labeled), len(split.unlabeled)) == (9, 81)
+
+
+def test_a_second_view_uniforms_and_mixed_labeled_images() -> None:
+    busy = View(ops=2, cutout_ratio=0.0)
+    loader = make_loader(weak_view=busy, mixup=0.5, image_size=8)
+    loader.views = frozenset({"weak", "weak2", "uniforms"})
+    batch, again = loader.batch(3), loader.batch(3)
+    assert batch.strong is None
+    assert batch.weak2.shape == batch.weak.shape
+    assert not torch.equal(batch.weak2, batch.weak)
+    assert batch.uniforms.shape == (4 + 2 * 8, 2)
+    assert (batch.uniforms >= 0).all()
+    assert batch.uniforms.max() < 1
+    assert len(batch.uniforms.unique()) == batch.uniforms.numel()
+    for name in ("weak2", "uniforms", "images", "own_share", "partner_targets"):
+        assert torch.equal(getattr(batch, name), getattr(again, name)), name
+    assert not torch.equal(batch.own_share, loader.batch(4).own_share)
+    assert torch.equal(batch.partner_targets, batch.targets.roll(-1, 0))
