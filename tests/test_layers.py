@@ -14,6 +14,7 @@ MAY_IMPORT = {
     "distributed": set(),
     "losses": set(),
     "device": {"errors"},
+    "graph": set(),
     "signals": set(),
     "progress": set(),
     "config": {"errors"},

@@ -111,6 +111,8 @@ class Config(DataSettings):
     """Before the linear head."""
     image_size: Annotated[int, MODEL] = 224
     """Side of the square the model sees, in pixels."""
+    images_on: Annotated[Literal["auto", "device", "host"], RUN] = "auto"
+    """Keep all decoded images on the GPU, on the host, or on the GPU where they leave half of its free memory."""
     cache_size: Annotated[int, MODEL] = 0
     """Side of the squares that image files are kept at; 0: what the smallest crop needs, at most 8/7 of image_size."""
 
@@ -164,6 +166,8 @@ class Config(DataSettings):
     """Steps between checkpoints."""
     device: Annotated[str, RUN] = "auto"
     """auto, cpu, cuda or cuda:N."""
+    cuda_graph: Annotated[bool, RUN] = True
+    """On a GPU, capture the step once and replay it."""
     deterministic: Annotated[bool, RUN] = False
     """On a GPU, use only operations that repeat exactly."""
 

@@ -7,6 +7,9 @@ from torch import Tensor
 
 from percentmatch.errors import UserError
 
+ALIGNED = 256  # bytes; where a tensor begins in the buffer that is sent
+AHEAD = 4  # steps that may be on their way
+
 
 def pick_device(name: str = "auto", *, deterministic: bool = False) -> torch.device:
     """The device called `name`; "auto" is a GPU if there is one."""
@@ -31,3 +34,42 @@ def pick_device(name: str = "auto", *, deterministic: bool = False) -> torch.dev
 def send(tensor: Tensor, device: torch.device) -> Tensor:
     """A host tensor on the device, without waiting for it."""
     return tensor.pin_memory().to(device, non_blocking=True) if device.type == "cuda" else tensor
+
+
+class Sender:
+    """Sends named host tensors to the device in one copy, into the same place every time, and does not wait.
+
+    Names, shapes and types must stay the same. On a CPU nothing is copied.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.buffers: list[tuple[Tensor, torch.cuda.Event]] = []  # pinned, each with the end of its last copy
+        self.turn = 0
+
+    def send(self, drawn: dict[str, Tensor]) -> dict[str, Tensor]:
+        if self.device.type != "cuda":
+            return drawn
+        if not self.buffers:
+            self._prepare(drawn)
+        buffer, copied = self.buffers[self.turn % len(self.buffers)]
+        self.turn += 1
+        copied.synchronize()  # of some steps ago: this only keeps the host from running too far ahead
+        for name, (start, end) in self.places.items():
+            buffer[start:end].copy_(drawn[name].contiguous().flatten().view(torch.uint8))
+        self.target.copy_(buffer, non_blocking=True)
+        copied.record()
+        return self.views
+
+    def _prepare(self, drawn: dict[str, Tensor]) -> None:
+        self.places, end = {}, 0
+        for name, value in drawn.items():
+            start = -(-end // ALIGNED) * ALIGNED
+            end = start + value.numel() * value.element_size()
+            self.places[name] = start, end
+        self.target = torch.empty(end, dtype=torch.uint8, device=self.device)
+        self.buffers = [(torch.empty(end, dtype=torch.uint8).pin_memory(), torch.cuda.Event()) for _ in range(AHEAD)]
+        self.views = {
+            name: self.target[start:end].view(drawn[name].dtype).view(drawn[name].shape)
+            for name, (start, end) in self.places.items()
+        }

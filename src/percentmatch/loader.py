@@ -1,20 +1,25 @@
-"""Batches: which images a step sees, and their views. A pure function of the seed and the step, so it has no state."""
+"""Batches: which images a step sees, and their views. A pure function of the seed and the step, so it has no state.
+
+`draw` decides everything on the host, as tensors that have the same names, shapes and types in every step; `make` turns
+them into batches on the device and never asks back. So a step can be sent in one copy, drawn ahead, and captured.
+"""
 
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import lru_cache
 
 import torch
 from torch import Tensor
 
-from percentmatch.augment import Blend, frame, make_view, mix, resize, shrink, uniforms
+from percentmatch.augment import Blend, Plan, apply, draw, frame, fused_views, mix, resize, shrink, uniforms
 from percentmatch.config import Config, View
 from percentmatch.data import Images, Split
-from percentmatch.device import send
 from percentmatch.records import Batch
 
 LABELED, UNLABELED = 0, 1  # streams of the samplers
 LABELED_VIEW, WEAK_VIEW, STRONG_VIEW, WEAK2_VIEW, UNIFORMS, BLEND = range(6)  # streams of the views
+Drawn = dict[str, Tensor]
+PLAN = tuple(each.name for each in fields(Plan))
 
 
 def rows_at(seed: int, stream: int, start: int, count: int, total: int) -> Tensor:
@@ -31,7 +36,7 @@ def _order(seed: int, stream: int, epoch: int, total: int) -> Tensor:
 
 
 class Loader:
-    """Makes the batch of any step. The pool's pixels stay on the device that trains."""
+    """Makes the batch of any step. The pool's pixels stay on the device that trains, or on the host if told so."""
 
     def __init__(
         self,
@@ -47,68 +52,106 @@ class Loader:
         self.config, self.views, self.mean, self.std, self.device = config, views, mean, std, device
         self.labeled, self.unlabeled = pool.rows(split.labeled), pool.rows(split.unlabeled)  # (n,), (N,) on the host
         self.unlabeled_on_device = self.unlabeled.to(device)
-        self.pixels = shrink(frame(pool.pixels, config.frame), config.decode_size).to(device)
+        self.pixels = shrink(frame(pool.pixels, config.frame), config.decode_size)
+        self.resident = fits(self.pixels, device) if config.images_on == "auto" else config.images_on == "device"
+        self.pixels = self.pixels.to(device) if self.resident else self.pixels
         self.targets, self.known = pool.targets.to(device), pool.known.to(device)
         self.true_known = pool.scoring_labels(count_difficult=False)[1].to(device)  # (n, c)
+        self.fused = fused_views(device)
+        parts = (("labeled", config.labeled_view, LABELED_VIEW), ("weak", config.weak_view, WEAK_VIEW))
+        parts += (("weak2", config.weak_view, WEAK2_VIEW), ("strong", config.strong_view, STRONG_VIEW))
+        self.parts = [part for part in parts if part[0] in {"labeled", *views}]
 
-    def batch(self, step: int, micro: int = 0) -> Batch:
-        """Part `micro` of the batch of `step`; with `accumulate` parts a step, their union is the whole batch."""
+    def draw(self, step: int) -> Drawn:
+        """All that the batches of a step are made of, on the host; the names begin with the part's number."""
+        drawn = {"step": torch.tensor(step)}
+        for micro in range(self.config.accumulate):
+            drawn |= {f"{micro}.{name}": value for name, value in self._draw_part(step, micro).items()}
+        return drawn
+
+    def _draw_part(self, step: int, micro: int) -> Drawn:
         config = self.config
         b = config.labeled_batch // config.accumulate
         u = b * config.unlabeled_ratio
         first = step * config.accumulate + micro
-        row = send(self.labeled[rows_at(config.seed, LABELED, first * b, b, len(self.labeled))], self.device)
-        batch = Batch(
-            images=self._view(row, config.labeled_view, LABELED_VIEW, step, micro * b),
-            targets=self.targets[row].float(),
-            known=self.known[row].float(),
-            step=torch.full((), step, device=self.device),
-            seed=config.seed,
-            last=micro == config.accumulate - 1,
-        )
-        if config.mixup or config.cutmix:
-            batch = self._blend(batch, mix(config.seed, BLEND, step, micro))
-        if not self.views:
-            return batch
-        picked = rows_at(config.seed, UNLABELED, first * u, u, len(self.unlabeled))
-        row = send(self.unlabeled[picked], self.device)
-        weak = self._view(row, config.weak_view, WEAK_VIEW, step, micro * u) if "weak" in self.views else None
-        strong = self._view(row, config.strong_view, STRONG_VIEW, step, micro * u) if "strong" in self.views else None
-        weak2 = self._view(row, config.weak_view, WEAK2_VIEW, step, micro * u) if "weak2" in self.views else None
-        numbers = None
+        rows = self.labeled[rows_at(config.seed, LABELED, first * b, b, len(self.labeled))]
+        drawn = {"labeled.rows": rows}
+        if self.views:
+            drawn["index"] = rows_at(config.seed, UNLABELED, first * u, u, len(self.unlabeled))
+            drawn["unlabeled.rows"] = self.unlabeled[drawn["index"]]
+        if not self.resident:
+            drawn |= {name.replace("rows", "pixels"): self.pixels[row] for name, row in drawn.items() if "rows" in name}
+        for name, view, stream in self.parts:
+            n = b if name == "labeled" else u
+            slots = torch.arange(micro * n, (micro + 1) * n)  # an image drawn twice in a step gets two views
+            plan = self._plan(view, step, slots, stream)
+            drawn |= {f"{name}.{field}": getattr(plan, field) for field in PLAN}
         if "uniforms" in self.views:
             slots = torch.arange(b + 2 * u) + micro * (b + 2 * u)
-            numbers = send(uniforms(config.seed, step, slots, 2, UNIFORMS), self.device)
-        index = send(picked, self.device)
-        return replace(batch, weak=weak, strong=strong, weak2=weak2, index=index, uniforms=numbers)
+            drawn["uniforms"] = uniforms(config.seed, step, slots, 2, UNIFORMS)
+        if config.mixup or config.cutmix:
+            blend = Blend.draw(mix(config.seed, BLEND, step, micro), b, mixup=config.mixup, cutmix=config.cutmix)
+            drawn |= {"blend.share": blend.share, "blend.box": blend.box}
+        return drawn
+
+    def _plan(self, view: View, step: int, slots: Tensor, stream: int) -> Plan:
+        size_in = self.pixels.shape[-2], self.pixels.shape[-1]
+        return draw(view, size_in=size_in, seed=self.config.seed, step=step, sample=slots, stream=stream)
+
+    def make(self, drawn: Drawn, sent: Drawn, micro: int = 0) -> Batch:
+        """Part `micro` of a step's batch, from what was drawn and the same on the device.
+
+        With `accumulate` parts a step, their union is the whole batch. Where one kernel makes a view, the host's
+        tensors are not looked at.
+        """
+        mine = {name.partition(".")[2]: value for name, value in sent.items() if name.startswith(f"{micro}.")}
+        host = {name.partition(".")[2]: value for name, value in drawn.items() if name.startswith(f"{micro}.")}
+        views = {name: self._view(name, host, mine) for name, _, _ in self.parts}
+        row = mine["labeled.rows"]
+        batch = Batch(
+            images=views.pop("labeled"),
+            targets=self.targets[row].float(),
+            known=self.known[row].float(),
+            step=sent["step"],
+            seed=self.config.seed,
+            index=mine.get("index"),
+            uniforms=mine.get("uniforms"),
+            last=micro == self.config.accumulate - 1,
+            **views,
+        )
+        if "blend.share" not in mine:
+            return batch
+        images, share = Blend(mine["blend.share"], mine["blend.box"]).apply(batch.images)
+        partner = {"partner_targets": batch.targets.roll(-1, 0), "partner_known": batch.known.roll(-1, 0)}
+        return replace(batch, images=images, own_share=share, **partner)
+
+    def batch(self, step: int, micro: int = 0) -> Batch:
+        """Part `micro` of the batch of a step, at once."""
+        drawn = self.draw(step)
+        return self.make(drawn, {name: value.to(self.device) for name, value in drawn.items()}, micro)
+
+    def _view(self, name: str, host: Drawn, mine: Drawn) -> Tensor:
+        source = "labeled" if name == "labeled" else "unlabeled"
+        options = {"size": self.config.image_size, "mean": self.mean, "std": self.std}
+        pixels, rows = self.pixels, mine[f"{source}.rows"]
+        if not self.resident:
+            pixels, rows = mine[f"{source}.pixels"], torch.arange(len(rows), device=self.device)
+        if self.fused:
+            return self.fused(pixels, rows, Plan(*(mine[f"{name}.{field}"] for field in PLAN)), **options)
+        return apply(pixels[rows], Plan(*(host[f"{name}.{field}"] for field in PLAN)), **options)
 
     def unlabeled_images(self, size: int) -> Iterator[Tensor]:
         """All unlabeled images in the order of `Batch.index`, not augmented, `size` at a time."""
-        for row in self.unlabeled_on_device.split(size):
-            yield resize(self.pixels[row], self.config.image_size, self.mean, self.std)
+        for row in self.unlabeled.split(size):
+            images = self.pixels[row.to(self.pixels.device)].to(self.device)
+            yield resize(images, self.config.image_size, self.mean, self.std)
 
     def truth(self, index: Tensor) -> tuple[Tensor, Tensor]:
         """Labels of unlabeled rows and where they are known: for audits of pseudo-labels, never for training."""
         row = self.unlabeled_on_device[index]
         return self.targets[row], self.true_known[row]
 
-    def _blend(self, batch: Batch, seed: int) -> Batch:
-        """Each labeled image with the next one of the batch mixed in."""
-        blend = Blend.draw(seed, len(batch.images), mixup=self.config.mixup, cutmix=self.config.cutmix)
-        images, share = blend.apply(batch.images)
-        partner = {"partner_targets": batch.targets.roll(-1, 0), "partner_known": batch.known.roll(-1, 0)}
-        return replace(batch, images=images, own_share=share, **partner)
 
-    def _view(self, row: Tensor, view: View, stream: int, step: int, first_slot: int) -> Tensor:
-        slots = torch.arange(first_slot, first_slot + len(row))  # an image drawn twice in a step gets two views
-        return make_view(
-            self.pixels[row],
-            view,
-            size=self.config.image_size,
-            mean=self.mean,
-            std=self.std,
-            seed=self.config.seed,
-            step=step,
-            sample=slots,
-            stream=stream,
-        )
+def fits(pixels: Tensor, device: torch.device) -> bool:
+    """Whether so many pixels leave half of the device's free memory to the model."""
+    return device.type == "cpu" or pixels.numel() < torch.cuda.mem_get_info(device)[0] / 2

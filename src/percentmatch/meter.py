@@ -14,19 +14,24 @@ class Meter:
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
         self.bad_steps: dict[str, Tensor] = {}
-        self.count = 0
+        self.count = 0  # additions since the last row, counted by the loop
 
     def add(self, values: dict[str, Tensor]) -> None:
-        """Count one step's numbers."""
+        """Add numbers to their sums, in place."""
         for name, value in values.items():
-            self.sums[name] = self.sums[name] + value if name in self.sums else value.clone()
-        self.count += 1
+            if name in self.sums:
+                self.sums[name].add_(value)
+            else:
+                self.sums[name] = value.clone()
 
     def watch(self, values: dict[str, Tensor], step: Tensor) -> None:
         """Remember the first step at which a value () is not finite. Nothing is read back."""
         for name, value in values.items():
             bad = torch.where(value.isfinite(), NEVER, step)
-            self.bad_steps[name] = torch.minimum(self.bad_steps[name], bad) if name in self.bad_steps else bad
+            if name in self.bad_steps:
+                torch.minimum(self.bad_steps[name], bad, out=self.bad_steps[name])
+            else:
+                self.bad_steps[name] = bad
 
     def first_bad(self) -> tuple[str, int] | None:
         """What was first not finite, and in which step (waits for the device)."""
@@ -37,7 +42,9 @@ class Meter:
     def read(self) -> dict[str, Any]:
         """The means as numbers and lists, None where they are not finite, and start anew (waits for the device)."""
         means = {name: _plain((total / self.count).tolist()) for name, total in self.sums.items()}
-        self.sums, self.count = {}, 0
+        for total in self.sums.values():
+            total.zero_()
+        self.count = 0
         return means
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,19 +8,22 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch import __version__
-from percentmatch.augment import mix
+from percentmatch.augment import fused_views, mix
 from percentmatch.checkpoint import load_checkpoint, save_checkpoint, write_atomic, write_json
 from percentmatch.config import Config
 from percentmatch.data import Data, Images, Split, split_data
+from percentmatch.device import Sender
+from percentmatch.distributed import is_distributed
 from percentmatch.errors import UserError
 from percentmatch.evaluate import BATCH, evaluate, probabilities
+from percentmatch.graph import Replay
 from percentmatch.loader import Loader
 from percentmatch.meter import Meter
 from percentmatch.methods import build_method
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import pseudo_label_quality
 from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, dropout_on, evaluating
-from percentmatch.optim import Ema, build_optimizer
+from percentmatch.optim import Ema, build_optimizer, device_options, lr_at
 from percentmatch.records import Facts, PseudoLabels
 from percentmatch.run_folder import RunFolder
 
@@ -31,7 +34,13 @@ class Run:
     """Everything that moves during a run, so that saving it is saving the run."""
 
     def __init__(
-        self, config: Config, folder: RunFolder, data: Data, device: torch.device, *, resumed: bool = False
+        self,
+        config: Config,
+        folder: RunFolder,
+        data: Data,
+        device: torch.device,
+        *,
+        resumed: bool = False,
     ) -> None:
         self.config, self.folder, self.device = config, folder, device
         self.test = data.test
@@ -68,6 +77,7 @@ class Run:
             version=__version__,
         )
         self.method.check_model(self.model)
+        self.sender = Sender(device)
         self._new_followers()
         mean, std = self.model.mean, self.model.std
         self.loader = Loader(config, data.pool, self.split, views=self.method.views, mean=mean, std=std, device=device)
@@ -93,6 +103,16 @@ class Run:
         self.ema = Ema(self.model, self.config.ema_decay)
         self.optimizer = build_optimizer(self.model, self.config, self.device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        can_replay = self.config.cuda_graph and fused_views(self.device) is not None and not is_distributed()
+        self.replay = Replay(self.device) if can_replay else None
+
+    def draw(self, step: int) -> dict[str, Tensor]:
+        """What a step needs to know, on the host."""
+        place, length = self.cycle(step)
+        config = self.config
+        lr = lr_at(place, max_lr=config.lr, total_steps=length, warmup_ratio=config.lr_warmup_ratio)
+        rate, weight = (torch.tensor(number, dtype=torch.float64) for number in (lr, self.ema.weight(place)))
+        return {**self.loader.draw(step), "lr": rate, "ema_weight": weight}
 
     def cycle(self, step: int) -> tuple[int, int]:
         """Where `step` stands in the learning-rate cycle, and the cycle's length: the run's, or the round's."""
@@ -165,7 +185,7 @@ class Run:
         losses = {name: value for name, value in means.items() if not isinstance(value, list)}
         classes = {name: value for name, value in means.items() if isinstance(value, list)}
         total = sum(losses.values())
-        lr = self.optimizer.param_groups[0]["lr"]
+        lr = float(self.optimizer.param_groups[0]["lr"])
         self.folder.append({"step": self.step, "kind": "train", "lr": lr, "loss": total, **losses, "classes": classes})
         return total
 
@@ -224,8 +244,8 @@ class Run:
                     )
                 self.model.load_state_dict(state["model"])
                 self.ema.model.load_state_dict(state["ema"])
-                for group in state["optimizer"]["param_groups"]:
-                    group["fused"] = self.device.type == "cuda"  # as here, not as where it was saved
+                for group in state["optimizer"]["param_groups"]:  # as here, not as where it was saved
+                    group |= device_options(self.config.lr, self.device)
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.method.load_state_dict(state["method"])
                 self.meter.load_state_dict(state["meter"])

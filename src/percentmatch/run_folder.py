@@ -16,7 +16,18 @@ from percentmatch.config import Config
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 
-MAY_CHANGE = ("device", "root", "labels", "images", "unlabeled", "split_file", "verify_cache")  # when a run is resumed
+# settings that a resumed run may change
+MAY_CHANGE = (
+    "device",
+    "images_on",
+    "cuda_graph",
+    "root",
+    "labels",
+    "images",
+    "unlabeled",
+    "split_file",
+    "verify_cache",
+)
 
 
 class RunFolder:

@@ -2,6 +2,7 @@
 
 import sys
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -13,8 +14,9 @@ from percentmatch.checkpoint import read_json
 from percentmatch.config import Config
 from percentmatch.data import Data, load_data
 from percentmatch.device import pick_device
+from percentmatch.loader import Drawn
 from percentmatch.methods import checked_options
-from percentmatch.optim import lr_at, set_lr
+from percentmatch.optim import set_lr
 from percentmatch.progress import Counting, Report
 from percentmatch.run import Run
 from percentmatch.run_folder import RunFolder
@@ -72,14 +74,21 @@ def train(config: Config, out: str | Path, *, resume: bool = False, data: Data |
 
 def train_step(run: Run, step: int) -> None:
     """One optimizer step. Nothing in it waits for the device."""
+    torch.manual_seed(mix(run.config.seed, step))  # dropout; views and samples draw by themselves
+    drawn = run.draw(step)
+    sent = run.sender.send(drawn)
+    run.meter.count += run.config.accumulate
+    do = partial(update, run, drawn, sent)
+    run.replay(do) if run.replay else do()
+
+
+def update(run: Run, drawn: Drawn, sent: Drawn) -> None:
+    """All that a step does, from what was drawn for it and sent. On a GPU it is captured once and replayed."""
     config = run.config
-    torch.manual_seed(mix(config.seed, step))  # dropout; views and samples draw by themselves
-    place, length = run.cycle(step)
-    lr = lr_at(place, max_lr=config.lr, total_steps=length, warmup_ratio=config.lr_warmup_ratio)
-    set_lr(run.optimizer, lr)
+    set_lr(run.optimizer, sent["lr"])
     run.optimizer.zero_grad(set_to_none=True)
     for micro in range(config.accumulate):
-        batch = run.loader.batch(step, micro)
+        batch = run.loader.make(drawn, sent, micro)
         with run.autocast():
             loss = run.method(run.model, batch, run.ema.model)
         (loss.total / config.accumulate).backward()
@@ -88,4 +97,4 @@ def train_step(run: Run, step: int) -> None:
     norm = nn.utils.clip_grad_norm_(run.trained, config.clip_grad or torch.inf)
     run.meter.watch({"gradient norm": norm}, batch.step)
     run.optimizer.step()
-    run.ema.update(run.model, place)
+    run.ema.update(run.model, sent["ema_weight"])

@@ -34,11 +34,11 @@ def test_ema_by_hand() -> None:
     ema = Ema(model, 0.5)
     nn.init.ones_(model[0].weight)
     model[1].num_batches_tracked += 7
-    ema.update(model, 0)
+    ema.update(model, torch.tensor(ema.weight(0), dtype=torch.float64))
     assert ema.model[0].weight.item() == pytest.approx(0.9)
     assert ema.model[1].num_batches_tracked == 7
     nn.init.constant_(model[0].weight, 2.0)
-    ema.update(model, 90)
+    ema.update(model, torch.tensor(ema.weight(90), dtype=torch.float64))
     assert ema.model[0].weight.item() == pytest.approx(1.45)
     assert not ema.model.training
     assert not any(p.requires_grad for p in ema.model.parameters())

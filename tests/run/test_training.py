@@ -14,6 +14,7 @@ from percentmatch import train as train_module
 from percentmatch.config import Config
 from percentmatch.errors import UserError
 from percentmatch.evaluate import score_run
+from percentmatch.methods import METHODS
 from percentmatch.optim import build_optimizer
 from percentmatch.train import train
 
@@ -159,9 +160,9 @@ def test_training_learns(tmp_path: Path) -> None:
 
 def test_a_loss_that_is_not_finite_stops_with_step_and_part(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     class Broken(run_module.Loader):
-        def batch(self, step: int, micro: int = 0):
-            batch = super().batch(step, micro)
-            return replace(batch, images=batch.images * torch.nan) if step == 7 else batch
+        def make(self, drawn: dict, sent: dict, micro: int = 0):
+            batch = super().make(drawn, sent, micro)
+            return replace(batch, images=batch.images * torch.nan) if sent["step"] == 7 else batch
 
     monkeypatch.setattr(run_module, "Loader", Broken)
     with pytest.raises(UserError, match=r"supervised loss.* not finite in step 8; .*last\.pt' holds"):
@@ -191,3 +192,17 @@ def test_a_training_step_on_a_gpu_never_waits(tmp_path: Path) -> None:
             raise
     torch.cuda.set_sync_debug_mode("default")
     run.check_finite()
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("name", METHODS)
+def test_a_replayed_step_is_the_step(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Every method on a GPU, 50 steps in float32: the losses of the captured step are those of the eager one."""
+    losses = {}
+    for graph in (True, False):
+        config = replace(TINY, method=name, options={}, device="cuda", precision="float32", cuda_graph=graph)
+        config = replace(config, total_steps=50, log_every=10, eval_every=0, save_every=50, deterministic=True)
+        train(config, tmp_path / str(graph))
+        losses[graph] = [row["loss"] for row in rows(tmp_path / str(graph)) if row["kind"] == "train"]
+    assert "not captured" not in capsys.readouterr().err
+    assert losses[True] == pytest.approx(losses[False], rel=2e-3)

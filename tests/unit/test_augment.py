@@ -9,6 +9,7 @@ from torch import Tensor
 
 from percentmatch.augment import COLOUR, NAMES, apply, draw, make_view, mix, normalise, resize, uniforms
 from percentmatch.augment.draws import _finalise
+from percentmatch.augment.views import _schedule
 from percentmatch.config import View
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
@@ -65,10 +66,11 @@ def test_operations_are_drawn_evenly_and_within_strength():
     """1000 images and 3 slots: each of 14 comes 214 times, deviation sqrt(3000 * 13) / 14 = 14.1; five of them. Half
     strength: factors 1 +- .45, 8 to 6 bits, thresholds 255 to 127.5."""
     plan = draw(View(ops=3, strength=0.5), size_in=(8, 8), sample=torch.arange(1000), **SEEDS)
-    assert len(plan.groups) < 3 * len(COLOUR)  # images with the same operation share a call
-    parts = plan.values.split([len(rows) for _, rows in plan.groups])
+    groups, values = _schedule(plan.op, plan.value)
+    assert len(groups) < 3 * len(COLOUR)  # images with the same operation share a call
+    parts = values.split([len(rows) for _, rows in groups])
     for name in COLOUR:
-        values = torch.cat([part for (group, _), part in zip(plan.groups, parts, strict=True) if group == name])
+        values = torch.cat([part for (group, _), part in zip(groups, parts, strict=True) if group == name])
         assert abs(len(values) - 3000 / 14) < 5 * 14.1, name
         low, high = {"posterize": (6, 8), "solarize": (127.5, 255)}.get(name, (0.55, 1.45))
         if name not in ("autocontrast", "equalize"):

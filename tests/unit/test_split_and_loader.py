@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from dataclasses import replace
+from dataclasses import fields, replace
 
 import pytest
 import torch
@@ -55,7 +55,7 @@ def test_every_pass_sees_every_row_once(batch: int, total: int) -> None:
     assert not torch.equal(rows_at(0, 1, 0, 2 * total, total), rows_at(0, 0, 0, 2 * total, total))
 
 
-def make_loader(**changed) -> Loader:
+def make_loader(views: frozenset[str] = frozenset({"weak", "strong"}), **changed) -> Loader:
     still = View(ops=0, flip=False, cutout_ratio=0.0)
     config = replace(
         Config(image_size=4, labeled_batch=4, unlabeled_ratio=2, labeled_view=still, weak_view=still), **changed
@@ -68,7 +68,7 @@ def make_loader(**changed) -> Loader:
         config,
         pool,
         split,
-        views=frozenset({"weak", "strong"}),
+        views=views,
         mean=(0.0, 0.0, 0.0),
         std=(1 / 255, 1 / 255, 1 / 255),
         device=torch.device("cpu"),
@@ -158,8 +158,8 @@ def test_a_fixed_validation_part_replaces_the_drawn_one() -> None:
 
 def test_a_second_view_uniforms_and_mixed_labeled_images() -> None:
     busy = View(ops=2, cutout_ratio=0.0)
-    loader = make_loader(weak_view=busy, mixup=0.5, image_size=8)
-    loader.views = frozenset({"weak", "weak2", "uniforms"})
+    views = frozenset({"weak", "weak2", "uniforms"})
+    loader = make_loader(views, weak_view=busy, mixup=0.5, image_size=8)
     batch, again = loader.batch(3), loader.batch(3)
     assert batch.strong is None
     assert batch.weak2.shape == batch.weak.shape
@@ -172,3 +172,19 @@ def test_a_second_view_uniforms_and_mixed_labeled_images() -> None:
         assert torch.equal(getattr(batch, name), getattr(again, name)), name
     assert not torch.equal(batch.own_share, loader.batch(4).own_share)
     assert torch.equal(batch.partner_targets, batch.targets.roll(-1, 0))
+
+
+@pytest.mark.parametrize("accumulate", [1, 2])
+def test_what_is_drawn_keeps_its_form_and_images_on_the_host_give_the_same_batch(accumulate: int) -> None:
+    views = frozenset({"weak", "strong", "weak2", "uniforms"})
+    loader = make_loader(views, mixup=0.5, accumulate=accumulate)
+    away = make_loader(views, mixup=0.5, accumulate=accumulate, images_on="host")
+    form = lambda drawn: {name: (value.shape, value.dtype) for name, value in drawn.items()}  # noqa: E731
+    assert form(loader.draw(0)) == form(loader.draw(5))
+    assert form(away.draw(0)) == form(away.draw(5))
+    assert not away.resident
+    for micro in range(accumulate):
+        first, second = loader.batch(3, micro), away.batch(3, micro)
+        for field in fields(first):
+            mine, other = getattr(first, field.name), getattr(second, field.name)
+            assert torch.equal(mine, other) if isinstance(mine, torch.Tensor) else mine == other, field.name

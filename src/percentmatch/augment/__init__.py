@@ -5,7 +5,17 @@ from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import mix, uniforms
 from percentmatch.augment.frame import frame, shrink
 from percentmatch.augment.geometry import GEOMETRY
-from percentmatch.augment.views import NAMES, OPERATIONS, Plan, apply, draw, make_view, normalise, resize
+from percentmatch.augment.views import (
+    NAMES,
+    OPERATIONS,
+    Plan,
+    apply,
+    draw,
+    fused_views,
+    make_view,
+    normalise,
+    resize,
+)
 
 __all__ = [
     "COLOUR",
@@ -17,6 +27,7 @@ __all__ = [
     "apply",
     "draw",
     "frame",
+    "fused_views",
     "make_view",
     "mix",
     "normalise",

@@ -6,12 +6,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from percentmatch.device import send
-
 
 @dataclass(frozen=True)
 class Blend:
-    """How n images are mixed; on the host. A row of `box` whose sides are 0 means mixup, else CutMix."""
+    """How n images are mixed. A row of `box` whose sides are 0 means mixup, else CutMix."""
 
     share: Tensor  # (n, 1) of an image's own in the mixture, as drawn; CutMix corrects it by the pixels it pastes
     box: Tensor  # (n, 4) float32: left, top, right, bottom of the pasted box, as shares of the sides
@@ -30,12 +28,12 @@ class Blend:
     def apply(self, images: Tensor) -> tuple[Tensor, Tensor]:
         """The mixed images (n, 3, h, w), and how much of each is its own: (n, 1)."""
         n, (height, width) = len(images), images.shape[-2:]
-        sides = torch.tensor([width, height, width, height])
-        left, top, right, bottom = send((self.box * sides).round(), images.device).T[..., None]  # (n, 1) each
+        sides = torch.stack([self.box.new_full((), side) for side in (width, height, width, height)])
+        left, top, right, bottom = (self.box * sides).round().T[..., None]  # (n, 1) each
         x, y = torch.arange(width, device=images.device), torch.arange(height, device=images.device)
         inside = ((y >= top) & (y < bottom))[:, None, :, None] & ((x >= left) & (x < right))[:, None, None]
         pasted = (right > left) & (bottom > top)  # (n, 1)
         area = ((right - left) * (bottom - top)) / (height * width)  # (n, 1)
-        share = torch.where(pasted, 1 - area, send(self.share, images.device))
+        share = torch.where(pasted, 1 - area, self.share)
         own = torch.where(pasted.view(n, 1, 1, 1), 1.0 - inside.float(), share.view(n, 1, 1, 1))  # (n, 1, h, w)
         return torch.lerp(images.roll(-1, 0), images, own.to(images.dtype)), share

@@ -7,7 +7,7 @@ and written by each. Colour operations keep the order in which they were drawn.
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -59,9 +59,9 @@ class Plan:
 
     matrix: Tensor  # (n, 2, 3) float32, see geometry
     shown: Tensor  # (n, 2) float32 width and height of the crop
-    groups: tuple[tuple[str, tuple[int, ...]], ...]  # a colour operation and the images it changes, in order
-    values: Tensor  # (g,) float64 its parameter for each of them, group after group
-    cutout: Tensor | None  # (n, 3) float32 side, centre x, centre y
+    op: Tensor  # (n, ops) int64 numbers of NAMES, in order; geometric ones are in the matrix already
+    value: Tensor  # (n, ops) float64 the parameter of each
+    cutout: Tensor  # (n, 3) float32 side, centre x, centre y; the side is 0 where nothing is cut out
 
     def __len__(self) -> int:
         return len(self.matrix)
@@ -79,7 +79,7 @@ def draw(view: View, *, size_in: tuple[int, int], seed: int, step: int, sample: 
     matrix, shown = _draw_crop(view, size_in, u[:, :4])
     if view.flip:
         matrix = product(matrix, flip(u[:, 4] < 0.5))
-    cutout = u[:, 5:8] * torch.tensor([view.cutout_ratio, 1, 1]) if view.cutout_ratio > 0 else None
+    cutout = u[:, 5:8] * torch.tensor([view.cutout_ratio, 1, 1])
 
     slots = u[:, 8:].unflatten(1, (ops, 3)) if ops else u.new_zeros(len(u), 0, 3)  # (n, ops, 3)
     op = (slots[..., 0] * len(NAMES)).long()  # (n, ops)
@@ -91,7 +91,7 @@ def draw(view: View, *, size_in: tuple[int, int], seed: int, step: int, sample: 
         turns = torch.where((op == NAMES.index(name))[..., None, None], function(value), turns)
     for slot in range(ops):
         matrix = product(matrix, turns[:, slot])
-    return Plan(matrix[:, :2].float(), shown.float(), *_schedule(op, value), None if cutout is None else cutout.float())
+    return Plan(matrix[:, :2].float(), shown.float(), op, value, cutout.float())
 
 
 def apply(images: Tensor, plan: Plan, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -101,13 +101,14 @@ def apply(images: Tensor, plan: Plan, size: int, mean: Sequence[float], std: Seq
         raise ValueError(f"the plan is for {len(plan)} images, not for {len(images)}")
     warped = warp(images, send(plan.matrix, images.device), send(plan.shown, images.device), size).round_()
     rows = list(warped.unbind())  # n times (3, size, size)
-    values = send(plan.values, images.device).split([len(chosen) for _, chosen in plan.groups])
-    for (name, chosen), value in zip(plan.groups, values, strict=True):
+    groups, values = _schedule(plan.op, plan.value)
+    parameters = send(values, images.device).split([len(chosen) for _, chosen in groups])
+    for (name, chosen), value in zip(groups, parameters, strict=True):
         changed = COLOUR[name](torch.stack([rows[row] for row in chosen]), value)
         for row, image in zip(chosen, changed.unbind(), strict=True):
             rows[row] = image
     views = _normalise_(torch.stack(rows), mean, std)  # (n, 3, size, size)
-    if plan.cutout is not None:
+    if plan.cutout[:, 0].any():
         side, centre_x, centre_y = send(plan.cutout, images.device)[:, :, None].unbind(1)  # (n, 1) each
         place = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) the pixels' centres
         hit_x, hit_y = (place - centre_x).abs() < side / 2, (place - centre_y).abs() < side / 2  # (n, size)
@@ -131,6 +132,17 @@ def make_view(
     size_in = images.shape[-2], images.shape[-1]
     plan = draw(view, size_in=size_in, seed=seed, step=step, sample=sample, stream=stream)
     return apply(images, plan, size, mean, std)
+
+
+def fused_views(device: torch.device) -> Callable[..., Tensor] | None:
+    """`fused.make_views` where one kernel can make a view, else None: `apply` then makes it in plain torch."""
+    if device.type != "cuda":
+        return None
+    try:
+        from percentmatch.augment.fused import make_views
+    except ImportError:  # torch for CUDA without triton
+        return None
+    return make_views
 
 
 def resize(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -170,7 +182,8 @@ def _draw_crop(view: View, size_in: tuple[int, int], u: Tensor) -> tuple[Tensor,
 def _schedule(op: Tensor, value: Tensor) -> tuple[tuple[tuple[str, tuple[int, ...]], ...], Tensor]:
     """Gather the colour operations of `op` (n, ops) into few groups without changing any image's own order.
 
-    Again and again the operation that comes next for the most images is done for all of those.
+    Again and again the operation that comes next for the most images is done for all of those. A group is an operation
+    and the images it changes; the values (g,) are its parameters for each of them, group after group.
     """
     queues = [
         [(NAMES[o], v) for o, v in zip(ops, values, strict=True) if NAMES[o] in COLOUR]

@@ -1,0 +1,45 @@
+"""A step captured once as a CUDA graph and then replayed: the host launches one thing instead of a thousand."""
+
+import sys
+from collections.abc import Callable
+
+import torch
+
+EAGER_STEPS = 3  # before the capture: libraries choose their algorithms, optimizers and meters make their state
+
+
+class Replay:
+    """Calls a step that works on device tensors which stay in place; from the fourth time on it is replayed.
+
+    A step that cannot be captured goes on as it is, with one line that says why.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.calls, self.graph = 0, None
+        self.stream = torch.cuda.Stream(device)
+
+    def __call__(self, step: Callable[[], None]) -> None:
+        if self.graph is None and self.calls == EAGER_STEPS:
+            self._capture(step)
+        self.calls += 1
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        here = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):  # capture happens on a side stream, so memory is warm there
+            step()
+        here.wait_stream(self.stream)
+
+    def _capture(self, step: Callable[[], None]) -> None:
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream):
+                step()
+        except (RuntimeError, NotImplementedError) as error:
+            reason = next(iter(str(error).splitlines()), type(error).__name__)
+            print(f"the step is not captured as a CUDA graph and runs as it is: {reason}", file=sys.stderr)
+            torch.cuda.synchronize(self.device)
+            return
+        self.graph = graph

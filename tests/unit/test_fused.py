@@ -1,0 +1,57 @@
+"""The GPU kernel that makes whole views, run by triton's interpreter, gives the pixels of the plain torch code."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+import torch
+
+from percentmatch.augment import NAMES, apply, draw
+from percentmatch.config import View
+
+pytest.importorskip("triton")
+SCRIPT = """
+import torch, sys
+from percentmatch.augment import Plan
+from percentmatch.augment.fused import make_views
+case = torch.load(sys.argv[1], weights_only=True)
+options = {name: case[name] for name in ("size", "mean", "std")}
+views = make_views(case["images"], case["rows"], Plan(*case["plan"]), **options)
+torch.save(views, sys.argv[2])
+"""
+MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+def levels(views: torch.Tensor) -> torch.Tensor:
+    """Normalised views as grey levels from 0 to 255."""
+    mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))
+    return 255 * (views * std + mean)
+
+
+@pytest.mark.parametrize(
+    ("view", "shape", "size"),
+    [
+        (View(ops=8, crop_scale=0.4), (20, 17), 16),
+        (View(ops=8, flip=False), (16, 16), 13),
+        (View(ops=0, cutout_ratio=0.0), (9, 12), 12),
+    ],
+)
+def test_one_kernel_makes_the_same_views(view: View, shape: tuple[int, int], size: int, tmp_path) -> None:
+    """All but a few pixels that lie on a rounding edge, which a later operation may then move further."""
+    smooth = torch.rand(30, 3, 5, 5, generator=torch.Generator().manual_seed(1)) * 255
+    images = torch.nn.functional.interpolate(smooth, shape, mode="bilinear").round().to(torch.uint8)
+    rows = torch.arange(30).flip(0)[:24]
+    plan = draw(view, size_in=shape, seed=1, step=2, sample=torch.arange(24), stream=0)
+    if view.ops:
+        assert {NAMES[op] for op in plan.op.flatten().tolist()} == set(NAMES)
+    parts = [plan.matrix, plan.shown, plan.op, plan.value, plan.cutout]
+    case = {"images": images, "rows": rows, "plan": parts, "size": size, "mean": MEAN, "std": STD}
+    torch.save(case, tmp_path / "case.pt")
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "case.pt"), str(tmp_path / "views.pt")]
+    subprocess.run(command, check=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1"})
+    found = torch.load(tmp_path / "views.pt", weights_only=True)
+    assert found.is_contiguous(memory_format=torch.channels_last)
+    off = (levels(found) - levels(apply(images[rows], plan, size, MEAN, STD))).abs()
+    assert (off > 0.01).float().mean() < 0.01
+    assert (off > 1.01).float().mean() < 0.0005
