@@ -10,6 +10,7 @@ from functools import lru_cache
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from percentmatch.augment import Blend, Plan, apply, draw, frame, fused_views, mix, resize, shrink, uniforms
 from percentmatch.config import Config, View
@@ -61,6 +62,7 @@ class Loader:
         parts = (("labeled", config.labeled_view, LABELED_VIEW), ("weak", config.weak_view, WEAK_VIEW))
         parts += (("weak2", config.weak_view, WEAK2_VIEW), ("strong", config.strong_view, STRONG_VIEW))
         self.parts = [part for part in parts if part[0] in {"labeled", *views}]
+        self.num_ops = max(view.ops for _, view, _ in self.parts)
 
     def draw(self, step: int) -> Drawn:
         """All that the batches of a step are made of, on the host; the names begin with the part's number."""
@@ -75,17 +77,17 @@ class Loader:
         u = b * config.unlabeled_ratio
         first = step * config.accumulate + micro
         rows = self.labeled[rows_at(config.seed, LABELED, first * b, b, len(self.labeled))]
-        drawn = {"labeled.rows": rows}
+        drawn = {"labeled": rows}
         if self.views:
             drawn["index"] = rows_at(config.seed, UNLABELED, first * u, u, len(self.unlabeled))
-            drawn["unlabeled.rows"] = self.unlabeled[drawn["index"]]
+            rows = torch.cat([rows, self.unlabeled[drawn["index"]]])  # (b + u,)
         if not self.resident:
-            drawn |= {name.replace("rows", "pixels"): self.pixels[row] for name, row in drawn.items() if "rows" in name}
-        for name, view, stream in self.parts:
-            n = b if name == "labeled" else u
-            slots = torch.arange(micro * n, (micro + 1) * n)  # an image drawn twice in a step gets two views
-            plan = self._plan(view, step, slots, stream)
-            drawn |= {f"{name}.{field}": getattr(plan, field) for field in PLAN}
+            drawn["pixels"], rows = self.pixels[rows], torch.arange(len(rows))
+        drawn["rows"] = torch.cat([rows[:b] if name == "labeled" else rows[b:] for name, _, _ in self.parts])
+        plans = [
+            self._plan(view, step, b if name == "labeled" else u, micro, stream) for name, view, stream in self.parts
+        ]
+        drawn |= {f"plan.{field}": torch.cat([getattr(plan, field) for plan in plans]) for field in PLAN}
         if "uniforms" in self.views:
             slots = torch.arange(b + 2 * u) + micro * (b + 2 * u)
             drawn["uniforms"] = uniforms(config.seed, step, slots, 2, UNIFORMS)
@@ -94,20 +96,34 @@ class Loader:
             drawn |= {"blend.share": blend.share, "blend.box": blend.box}
         return drawn
 
-    def _plan(self, view: View, step: int, slots: Tensor, stream: int) -> Plan:
+    def _plan(self, view: View, step: int, n: int, micro: int, stream: int) -> Plan:
+        """The plan of one view, with as many slots for operations as the longest has."""
         size_in = self.pixels.shape[-2], self.pixels.shape[-1]
-        return draw(view, size_in=size_in, seed=self.config.seed, step=step, sample=slots, stream=stream)
+        slots = torch.arange(micro * n, (micro + 1) * n)  # an image drawn twice in a step gets two views
+        plan = draw(view, size_in=size_in, seed=self.config.seed, step=step, sample=slots, stream=stream)
+        more = self.num_ops - plan.op.shape[1]
+        return replace(plan, op=F.pad(plan.op, (0, more)), value=F.pad(plan.value, (0, more)))  # 0 is the identity
 
     def make(self, drawn: Drawn, sent: Drawn, micro: int = 0) -> Batch:
         """Part `micro` of a step's batch, from what was drawn and the same on the device.
 
-        With `accumulate` parts a step, their union is the whole batch. Where one kernel makes a view, the host's
+        With `accumulate` parts a step, their union is the whole batch. Where one kernel makes the views, the host's
         tensors are not looked at.
         """
-        mine = {name.partition(".")[2]: value for name, value in sent.items() if name.startswith(f"{micro}.")}
-        host = {name.partition(".")[2]: value for name, value in drawn.items() if name.startswith(f"{micro}.")}
-        views = {name: self._view(name, host, mine) for name, _, _ in self.parts}
-        row = mine["labeled.rows"]
+        prefix = f"{micro}."
+        host, mine = (
+            {key.removeprefix(prefix): each[key] for key in each if key.startswith(prefix)} for each in (drawn, sent)
+        )
+        pixels = self.pixels if self.resident else mine["pixels"]
+        options = {"size": self.config.image_size, "mean": self.mean, "std": self.std}
+        if self.fused:
+            images = self.fused(pixels, mine["rows"], Plan(*(mine[f"plan.{field}"] for field in PLAN)), **options)
+        else:
+            images = apply(pixels[mine["rows"]], Plan(*(host[f"plan.{field}"] for field in PLAN)), **options)
+        row, b = mine["labeled"], len(mine["labeled"])
+        u = b * self.config.unlabeled_ratio
+        sizes = [b if name == "labeled" else u for name, _, _ in self.parts]
+        views = {name: view for (name, _, _), view in zip(self.parts, images.split(sizes), strict=True)}
         batch = Batch(
             images=views.pop("labeled"),
             targets=self.targets[row].float(),
@@ -121,24 +137,14 @@ class Loader:
         )
         if "blend.share" not in mine:
             return batch
-        images, share = Blend(mine["blend.share"], mine["blend.box"]).apply(batch.images)
+        mixed, share = Blend(mine["blend.share"], mine["blend.box"]).apply(batch.images)
         partner = {"partner_targets": batch.targets.roll(-1, 0), "partner_known": batch.known.roll(-1, 0)}
-        return replace(batch, images=images, own_share=share, **partner)
+        return replace(batch, images=mixed, own_share=share, **partner)
 
     def batch(self, step: int, micro: int = 0) -> Batch:
         """Part `micro` of the batch of a step, at once."""
         drawn = self.draw(step)
         return self.make(drawn, {name: value.to(self.device) for name, value in drawn.items()}, micro)
-
-    def _view(self, name: str, host: Drawn, mine: Drawn) -> Tensor:
-        source = "labeled" if name == "labeled" else "unlabeled"
-        options = {"size": self.config.image_size, "mean": self.mean, "std": self.std}
-        pixels, rows = self.pixels, mine[f"{source}.rows"]
-        if not self.resident:
-            pixels, rows = mine[f"{source}.pixels"], torch.arange(len(rows), device=self.device)
-        if self.fused:
-            return self.fused(pixels, rows, Plan(*(mine[f"{name}.{field}"] for field in PLAN)), **options)
-        return apply(pixels[rows], Plan(*(host[f"{name}.{field}"] for field in PLAN)), **options)
 
     def unlabeled_images(self, size: int) -> Iterator[Tensor]:
         """All unlabeled images in the order of `Batch.index`, not augmented, `size` at a time."""

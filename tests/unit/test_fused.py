@@ -3,11 +3,12 @@
 import os
 import subprocess
 import sys
+from dataclasses import fields
 
 import pytest
 import torch
 
-from percentmatch.augment import NAMES, apply, draw
+from percentmatch.augment import NAMES, Plan, apply, draw
 from percentmatch.config import View
 
 pytest.importorskip("triton")
@@ -55,3 +56,20 @@ def test_one_kernel_makes_the_same_views(view: View, shape: tuple[int, int], siz
     off = (levels(found) - levels(apply(images[rows], plan, size, MEAN, STD))).abs()
     assert (off > 0.01).float().mean() < 0.01
     assert (off > 1.01).float().mean() < 0.0005
+
+
+@pytest.mark.gpu
+@pytest.mark.parametrize("size", [224, 100])
+def test_the_kernel_on_a_gpu_makes_the_same_views(size: int) -> None:
+    from percentmatch.augment.fused import make_views
+
+    smooth = torch.rand(60, 3, 20, 20, generator=torch.Generator().manual_seed(1)) * 255
+    images = torch.nn.functional.interpolate(smooth, (256, 256), mode="bilinear").round().to(torch.uint8)
+    view = View(ops=8, crop_scale=0.3)
+    plan = draw(view, size_in=(256, 256), seed=1, step=2, sample=torch.arange(48), stream=0)
+    rows = torch.arange(60).flip(0)[:48]
+    moved = Plan(*(getattr(plan, field.name).cuda() for field in fields(plan)))
+    found = make_views(images.cuda(), rows.cuda(), moved, size=size, mean=MEAN, std=STD).cpu()
+    off = (levels(found) - levels(apply(images[rows], plan, size, MEAN, STD))).abs()
+    assert (off > 0.01).float().mean() < 0.01
+    assert (off > 1.01).float().mean() < 0.001
