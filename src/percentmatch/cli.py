@@ -317,6 +317,9 @@ def main() -> None:
         run(sys.argv[1:])
     except (UserError, CycloptsError) as error:
         _fail(" ".join(str(error).split()), 2)
+    except BrokenPipeError:  # whoever read the output has seen enough
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        sys.exit(141)
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 2)
     except (MemoryError, RuntimeError) as error:

@@ -60,7 +60,8 @@ def score_run(
         raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs")
     ids = getattr(folder.read_split(), part)
     if not ids:
-        raise UserError(f"the run in '{path}' has no {part} images")
+        other = "validation" if part == "test" else "test"
+        raise UserError(f"the run in '{path}' has no {part} images; try --part {other}, or --labels with other files")
     images = (data.test if part == "test" else data.pool).part(ids)
     return evaluate(probabilities(model, images.pixels, card, place), images, card.task)
 

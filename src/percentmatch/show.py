@@ -57,11 +57,12 @@ def show_scores(scores: dict[str, Any]) -> None:
 def show_stats(facts: dict[str, Any]) -> None:
     """What `describe` counted; of the pairs of classes, the ten that are seen together most often."""
     parts = ", ".join(f"{count:,} {part or 'of no part'}" for part, count in facts["parts"].items())
-    print(f"{facts['images']:,} images ({parts}), {facts['labeled_images']:,} with labels")
+    parts = f" ({parts})" if set(facts["parts"]) != {""} else ""
+    print(f"{facts['images']:,} images{parts}, {facts['labeled_images']:,} with labels")
     for name, key in (("labels an image", "cardinality"), ("most over least frequent class", "imbalance_ratio")):
         print(f"{name}: {facts[key]:.3f}" if facts[key] is not None else f"{name}: n/a")
     table = Table("class", box=None)
-    for column in ("prevalence", "positives", "negatives", "difficult", "unknown"):
+    for column in ("prevalence, %", "positives", "negatives", "difficult", "unknown"):
         table.add_column(column, justify="right")
     for name, row in facts["classes"].items():
         counts = (f"{row[key]:,}" for key in ("positives", "negatives", "difficult", "unknown"))

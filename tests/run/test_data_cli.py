@@ -431,3 +431,14 @@ def test_the_grid_for_table_2_plans_the_paper_s_runs(coco: Path, capsys: pytest.
     small.write_text("runs: {a: {methud: supervised}}")
     assert run("benchmark", small, "--out", coco / "x") == 2
     assert "unknown setting 'methud'; did you mean 'method'" in capsys.readouterr().err
+
+
+def test_data_without_a_test_part_is_validated_only(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = (photos / "labels.csv").read_text().splitlines()
+    (photos / "labels.csv").write_text("\n".join(row.rpartition(",")[0] for row in rows))
+    assert run("train", "--out", photos / "run", *files(photos)) == 0
+    assert json.loads((photos / "run" / "metrics.json").read_text()).keys() & {"validation", "test"} == {"validation"}
+    capsys.readouterr()
+    assert run("evaluate", photos / "run") == 2
+    assert "has no test images; try --part validation" in capsys.readouterr().err
+    assert run("evaluate", photos / "run", "--part", "validation") == 0
