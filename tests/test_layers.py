@@ -14,7 +14,7 @@ MAY_IMPORT = {
     "distributed": set(),
     "losses": set(),
     "device": {"errors"},
-    "graph": set(),
+    "graph": {"errors"},
     "signals": set(),
     "progress": set(),
     "config": {"errors"},

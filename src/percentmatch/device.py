@@ -24,6 +24,7 @@ def pick_device(name: str = "auto", *, deterministic: bool = False) -> torch.dev
     if device.type == "cuda":
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"device '{name}' is not there; use --device cpu")
+        torch.cuda.set_device(device)  # kernels and events then go there
         torch.backends.cudnn.benchmark = not deterministic
         if deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
@@ -58,7 +59,7 @@ class Sender:
         for name, (start, end) in self.places.items():
             buffer[start:end].copy_(drawn[name].contiguous().flatten().view(torch.uint8))
         self.target.copy_(buffer, non_blocking=True)
-        copied.record()
+        copied.record(torch.cuda.current_stream(self.device))
         return self.views
 
     def _prepare(self, drawn: dict[str, Tensor]) -> None:

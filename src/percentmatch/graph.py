@@ -1,18 +1,16 @@
 """A step captured once as a CUDA graph and then replayed: the host launches one thing instead of a thousand."""
 
-import sys
 from collections.abc import Callable
 
 import torch
+
+from percentmatch.errors import UserError
 
 EAGER_STEPS = 3  # before the capture: libraries choose their algorithms, optimizers and meters make their state
 
 
 class Replay:
-    """Calls a step that works on device tensors which stay in place; from the fourth time on it is replayed.
-
-    A step that cannot be captured goes on as it is, with one line that says why.
-    """
+    """Calls a step that works on device tensors which stay in place; from the fourth time on it is replayed."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -37,9 +35,10 @@ class Replay:
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 step()
-        except (RuntimeError, NotImplementedError) as error:
-            reason = next(iter(str(error).splitlines()), type(error).__name__)
-            print(f"the step is not captured as a CUDA graph and runs as it is: {reason}", file=sys.stderr)
-            torch.cuda.synchronize(self.device)
-            return
+        except RuntimeError as error:  # what a failed capture leaves behind is not safe to go on with
+            cause = error.__context__ or error
+            reason = next(iter(str(cause).splitlines()), type(cause).__name__)
+            raise UserError(
+                f"the step cannot be captured as a CUDA graph ({reason}); run again with --no-cuda-graph"
+            ) from error
         self.graph = graph

@@ -55,7 +55,7 @@ class Loader:
         self.unlabeled_on_device = self.unlabeled.to(device)
         self.pixels = shrink(frame(pool.pixels, config.frame), config.decode_size)
         self.resident = fits(self.pixels, device) if config.images_on == "auto" else config.images_on == "device"
-        self.pixels = self.pixels.to(device) if self.resident else self.pixels
+        self.pixels = self.pixels.to(device).contiguous() if self.resident else self.pixels
         self.targets, self.known = pool.targets.to(device), pool.known.to(device)
         self.true_known = pool.scoring_labels(count_difficult=False)[1].to(device)  # (n, c)
         self.fused = fused_views(device)

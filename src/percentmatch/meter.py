@@ -9,7 +9,10 @@ NEVER = torch.iinfo(torch.int64).max
 
 
 class Meter:
-    """Sums of named tensors since the last row, and the first step at which each checked one was not finite."""
+    """Sums of named tensors since the last row, and the first step at which each checked one was not finite.
+
+    Means are over the parts of the steps' batches (`accumulate`), so counts are those of a part.
+    """
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}

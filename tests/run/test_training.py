@@ -194,15 +194,33 @@ def test_a_training_step_on_a_gpu_never_waits(tmp_path: Path) -> None:
     run.check_finite()
 
 
+SELECTS: dict[str, dict] = {  # options with which a method uses unlabeled images within 50 steps
+    "percentmatch": {"warmup_steps": 5, "gap_start": -1.0, "gap_full": -0.5, "lower_percentile": 0.3},
+    "fixmatch": {"variant": "symmetric", "threshold": 0.55},
+    "uda": {"threshold": 0.55},
+    "dash": {"warmup_steps": 5, "decay_steps": 10},
+    "cap": {"warmup_steps": 0, "refresh_steps": 10},
+    "ups": {"num_generations": 2, "positive_uncertainty": 1.0, "negative_uncertainty": 1.0},
+    "curriculum_labeling": {"share_step": 0.5},
+}
+
+
 @pytest.mark.gpu
+@pytest.mark.parametrize("changed", [{}, {"accumulate": 2, "mixup": 0.5, "images_on": "host"}], ids=["plain", "parts"])
 @pytest.mark.parametrize("name", METHODS)
-def test_a_replayed_step_is_the_step(name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Every method on a GPU, 50 steps in float32: the losses of the captured step are those of the eager one."""
-    losses = {}
+def test_a_replayed_step_is_the_step(name: str, changed: dict, tmp_path: Path) -> None:
+    """Every method on a GPU, 50 steps in float32: losses, rates and state of the captured step are the eager one's."""
+    found = {}
     for graph in (True, False):
-        config = replace(TINY, method=name, options={}, device="cuda", precision="float32", cuda_graph=graph)
-        config = replace(config, total_steps=50, log_every=10, eval_every=0, save_every=50, deterministic=True)
-        train(config, tmp_path / str(graph))
-        losses[graph] = [row["loss"] for row in rows(tmp_path / str(graph)) if row["kind"] == "train"]
-    assert "not captured" not in capsys.readouterr().err
-    assert losses[True] == pytest.approx(losses[False], rel=2e-3)
+        config = replace(TINY, method=name, options=SELECTS.get(name, {}), device="cuda", precision="float32")
+        config = replace(config, cuda_graph=graph, deterministic=True, total_steps=50, log_every=10, **changed)
+        train(replace(config, eval_every=0, save_every=50), tmp_path / str(graph))
+        found[graph] = [row for row in rows(tmp_path / str(graph)) if row["kind"] == "train"]
+    assert name == "supervised" or any(row["unlabeled"] > 0 for row in found[True])
+    for mine, other in zip(found[True], found[False], strict=True):
+        assert mine["loss"] == pytest.approx(other["loss"], rel=2e-3)
+        for rate, values in mine["classes"].items():
+            assert values == pytest.approx(other["classes"][rate], rel=0.02, abs=0.02), rate
+    states = [torch.load(tmp_path / str(graph) / "last.pt", weights_only=True)["method"] for graph in (True, False)]
+    for key, value in states[0].items():
+        torch.testing.assert_close(value.double(), states[1][key].double(), rtol=0.02, atol=0.02)

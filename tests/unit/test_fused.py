@@ -24,6 +24,15 @@ torch.save(views, sys.argv[2])
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
+def test_pixels_must_lie_as_the_kernel_reads_them() -> None:
+    from percentmatch.augment.fused import make_views
+
+    turned = torch.zeros(2, 8, 8, 3, dtype=torch.uint8).permute(0, 3, 1, 2)
+    plan = draw(View(), size_in=(8, 8), seed=1, step=2, sample=torch.arange(2), stream=0)
+    with pytest.raises(ValueError, match="contiguous"):
+        make_views(turned, torch.arange(2), plan, size=8, mean=MEAN, std=STD)
+
+
 def levels(views: torch.Tensor) -> torch.Tensor:
     """Normalised views as grey levels from 0 to 255."""
     mean, std = (torch.tensor(each)[:, None, None] for each in (MEAN, STD))

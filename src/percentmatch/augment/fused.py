@@ -233,6 +233,8 @@ def make_views(
 
     All of `plan` is on the device, too. Nothing waits for it.
     """
+    if not pixels.is_contiguous():
+        raise ValueError("pixels must be contiguous")
     n, device = len(rows), pixels.device
     places = torch.cat([plan.matrix.flatten(1), plan.shown, plan.cutout], dim=1)  # (n, 11)
     values = torch.where(plan.op == POSTERIZE.value, 2 ** (8 - plan.value), plan.value)  # a grey level's width
