@@ -50,10 +50,9 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
         what
         for what, good in (
             ("settings must hold names and values", isinstance(values.get("settings") or {}, dict)),
-            ("runs must hold at least one name, each with its settings", runs and isinstance(runs, dict)),
-            ("each entry of runs must hold settings", all(isinstance(run, dict) for run in dict(runs).values())),
-            ("grid must hold lists of values", all(isinstance(each, list) and each for each in dict(grid).values())),
-            ("seeds must be a list of numbers", seeds and all(type(seed) is int for seed in seeds)),
+            ("runs must hold at least one name, each with its settings", _mapping_of(runs, dict) and runs),
+            ("grid must hold lists of values", _mapping_of(grid, list) and all(grid.values())),
+            ("seeds must be a list of numbers", isinstance(seeds, list) and seeds and {*map(type, seeds)} == {int}),
         )
         if not good
     ]
@@ -63,6 +62,10 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
     return [
         _plan(file, base, name, runs[name], point, seed, over or {}) for name, point, seed in _points(runs, grid, seeds)
     ]
+
+
+def _mapping_of(value: object, kind: type) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, kind) for each in value.values())
 
 
 def _points(runs: dict, grid: dict, seeds: list[int]) -> Iterator[tuple[str, dict[str, Any], int]]:

@@ -41,6 +41,8 @@ def predict(
     `model` is a run folder or its model.safetensors; a source is an image, a folder or a text file with one path a
     line. Without `out` the table goes to standard output. The file is moved into place when it is complete.
     """
+    if out and out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file")
     paths = find(sources)
     place = pick_device(device)
     network, card = load_classifier(RunFolder(model).model if model.is_dir() else model, place)

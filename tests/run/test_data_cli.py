@@ -241,6 +241,7 @@ FLAGS = {
     "flag of other data": ({"root": "x"}, r"--root is for --data voc or coco, not --data files"),
     "no such folder": ({"images": "nowhere"}, r"there is no folder nowhere"),
     "split of nothing": ({"split_file": "nowhere.json"}, r"there is no file nowhere\.json"),
+    "several labels for one": ({"task": "single-label"}, r"labels\.csv, line \d+: image '\d+\.png' has \d labels"),
     "nothing unlabeled": ({"labeled": 0}, r"method 'percentmatch' needs unlabeled images; .*--unlabeled"),
 }
 
@@ -428,6 +429,16 @@ def test_the_grid_for_table_2_plans_the_paper_s_runs(coco: Path, capsys: pytest.
     runs = json.loads((coco / "grid" / "results.json").read_text())["runs"]
     assert [(r["group"], r["seed"]) for r in runs[:2]] == [("sup-labeled=6", 0), ("pm-labeled=6", 0)]
     assert len(runs) == 8
+    for wrong in (
+        "runs: [a, b]",
+        "runs: {a: 1}",
+        "grid: 3\nruns: {a: {}}",
+        "grid: {lr: 3}\nruns: {a: {}}",
+        "seeds: [x]",
+    ):
+        small.write_text(wrong if "runs" in wrong else f"{wrong}\nruns: {{a: {{}}}}")
+        assert run("benchmark", small, "--out", coco / "x") == 2
+        assert re.match(r"percentmatch: .*grid\.yaml: (runs|grid|seeds) must", capsys.readouterr().err)
     small.write_text("runs: {a: {methud: supervised}}")
     assert run("benchmark", small, "--out", coco / "x") == 2
     assert "unknown setting 'methud'; did you mean 'method'" in capsys.readouterr().err

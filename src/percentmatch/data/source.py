@@ -76,6 +76,8 @@ def load_data(
         return _scenes(config.scenes_pool, config.scenes_test, config.image_size, config.task)
     manifest = read_manifest(config)
     check_classes(manifest)
+    if config.task == "single-label":
+        check_single(manifest)
     load = partial(
         load_images,
         size=config.decode_size,
@@ -112,6 +114,18 @@ def check_classes(manifest: Manifest) -> None:
         raise UserError(
             f"{where}: no image to learn from shows {', '.join(map(repr, empty))}; label at least one, or name the "
             "other classes by --classes"
+        )
+
+
+def check_single(manifest: Manifest) -> None:
+    """Refuse an image with labels that has not exactly one."""
+    wrong = (manifest.known.any(1) & ((manifest.targets * manifest.known).sum(1) != 1)).nonzero().flatten().tolist()
+    if wrong:
+        row = wrong[0]
+        count = int((manifest.targets[row] * manifest.known[row]).sum())
+        raise UserError(
+            f"{manifest.sources[row]}: image '{manifest.ids[row]}' has {count} labels ({len(wrong)} images have not "
+            "exactly one); correct them or leave out --task single-label"
         )
 
 
