@@ -43,8 +43,9 @@ class Run:
         resumed: bool = False,
     ) -> None:
         self.config, self.folder, self.device = config, folder, device
-        self.test = data.test
         self.split: Split = split_data(config, data)
+        whole = set(self.split.test) == set(data.test.ids)
+        self.test = data.test if whole else data.test.part(self.split.test)
         self.validation = data.pool.part(self.split.validation)
         labeled = data.pool.part(self.split.labeled)
         self.num_classes = len(data.pool.class_names)

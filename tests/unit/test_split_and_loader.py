@@ -143,6 +143,7 @@ def test_every_class_is_labeled_then_validated_where_possible() -> None:
         assert shown["validation"].any(0).tolist() == [False, True, True]
     one = make_split(IDS, [], labeled=1, seed=0, keep_classes=positives)
     assert one.labeled == ("i41",)  # the rarest class comes first
+    assert len(make_split(IDS, [], labeled=0, seed=0, keep_classes=positives).labeled) == 100
     assert (
         make_split(IDS, [], labeled=3, validation=2, seed=0).labeled
         != make_split(IDS, [], labeled=3, validation=2, seed=0, keep_classes=positives).labeled

@@ -114,6 +114,8 @@ def make_split(
 
 def _draw_classes(rows: list[int], count: int, positives: Tensor) -> list[int]:
     """`count` of the rows, in whose order they are preferred: one of each class, rarest first, then whatever comes."""
+    if not rows or not count:
+        return []
     shown = positives[rows].bool()  # (rows, c)
     first = shown.byte().argmax(0).tolist()  # (c,) the first row that shows each class, if any does
     numbers = shown.sum(0)
