@@ -125,8 +125,7 @@ def scenes_table(results: dict[str, Any]) -> str:
         "",
         f"{results['labeled']} labeled and {results['unlabeled']} unlabeled scenes of {results['image_size']} pixels, "
         f"{results['total_steps']} steps; seeds {', '.join(map(str, results['seeds']))}; mean ± standard deviation; "
-        f"time relative to supervised ({results['timed_on']}); trained on CPU cores, "
-        f"torch {where['torch']}, commit {where['commit']}.",
+        f"time relative to supervised ({results['timed_on']}); trained on {_where(where)}.",
         "",
     ]
     return "\n".join(lines)

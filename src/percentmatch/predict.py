@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from percentmatch.checkpoint import replacing
 from percentmatch.data.cache import Progress
-from percentmatch.data.decode import BadImage, cannot_read, decode_bytes
-from percentmatch.data.decode import read as read_file
+from percentmatch.data.decode import decode
 from percentmatch.data.folder import is_image_name, read_folder, read_list
 from percentmatch.data.load import print_to_stderr
 from percentmatch.device import pick_device
@@ -52,7 +51,7 @@ def predict(
         table.writerow(["image", *card.class_names])
         for chunk, scores, bad in _score(network, card, paths, place):
             if bad and not skip_bad:
-                raise UserError(f"{bad[0]}; replace it or leave it out by --skip-bad-images")
+                raise UserError(f"{bad[0]}, or leave it out by --skip-bad-images")
             for sentence in bad:
                 say(f"skipped: {sentence}")
             table.writerows([str(path), *(f"{p:.6f}" for p in row)] for path, row in zip(chunk, scores, strict=True))
@@ -86,9 +85,9 @@ def _score(
 
     def read(path: Path) -> Tensor | str:
         try:
-            return torch.from_numpy(decode_bytes(read_file(path), card.decode_size, card.frame))
-        except BadImage as error:
-            return cannot_read(path, str(error))
+            return torch.from_numpy(decode(path, card.decode_size, card.frame))
+        except UserError as error:
+            return str(error)
 
     with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets other threads run while it decodes
         for first in range(0, len(paths), CHUNK):

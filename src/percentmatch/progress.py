@@ -5,7 +5,12 @@ import time
 from types import TracebackType
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+
+def _bar(console: Console, *more: ProgressColumn) -> Progress:
+    columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
+    return Progress(*columns, *more, console=console)
 
 
 class Report:
@@ -18,8 +23,7 @@ class Report:
         self.bar: Progress | None = None
         console = Console(stderr=True)
         if console.is_terminal:
-            columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-            self.bar = Progress(*columns, TextColumn("{task.fields[facts]}"), console=console)
+            self.bar = _bar(console, TextColumn("{task.fields[facts]}"))
             self.task = self.bar.add_task(name, total=total_steps, completed=start, facts="")
 
     def __enter__(self) -> "Report":
@@ -72,8 +76,7 @@ class Counting:
         now = time.monotonic()
         if self.console.is_terminal:
             if self.bar is None:
-                columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-                self.bar = Progress(*columns, console=self.console)
+                self.bar = _bar(self.console)
                 self.task = self.bar.add_task(self.what, total=total)
                 self.bar.start()
             if now - self.shown > 0.1 or done == total:

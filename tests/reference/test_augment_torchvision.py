@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as tv
 
-from percentmatch.augment import COLOUR, GEOMETRY, NAMES, make_view, normalise, resize, uniforms
+from percentmatch.augment import COLOUR, GEOMETRY, NAMES, apply, draw, normalise, resize, uniforms
 from percentmatch.augment.geometry import crop, flip, product, warp
 from percentmatch.config import View
 
@@ -175,7 +175,8 @@ def test_one_drawn_operation_end_to_end():
     sample = torch.arange(140)
     images = pictures(33, 33, num=140)
     view = View(ops=1, strength=0.8, crop_scale=1.0, flip=False, cutout_ratio=0.0)
-    views = make_view(images, view, size=33, mean=MEAN, std=STD, seed=1, step=2, sample=sample, stream=3)
+    plan = draw(view, size_in=images.shape[-2:], seed=1, step=2, sample=sample, stream=3)
+    views = apply(images, plan, 33, MEAN, STD)
     plans = drawn(sample, 1, 0.8)
     assert {name for slots in plans for name, _ in slots} == set(NAMES)
     for image, result, [(name, value)] in zip(images, views, plans, strict=True):
@@ -191,7 +192,8 @@ def test_colour_operations_in_sequence_end_to_end():
     assert len(chosen) > 30
     images = pictures(24, 24, num=len(chosen))
     view = View(ops=4, strength=1.0, crop_scale=1.0, flip=False, cutout_ratio=0.0)
-    views = make_view(images, view, size=24, mean=MEAN, std=STD, seed=1, step=2, sample=sample[chosen], stream=3)
+    plan = draw(view, size_in=images.shape[-2:], seed=1, step=2, sample=sample[chosen], stream=3)
+    views = apply(images, plan, 24, MEAN, STD)
     for image, result, number in zip(images, views, chosen, strict=True):
         for name, value in plans[number]:
             image = torchvision_op(image, name, value)

@@ -12,7 +12,7 @@ import torch
 from PIL import Image
 
 from percentmatch.cli import main
-from percentmatch.data import cache
+from percentmatch.data import Split, cache
 from percentmatch.data.scenes import draw_scenes
 
 FAST = {
@@ -259,7 +259,7 @@ def test_bad_input_is_one_sentence_and_leaves_nothing_behind(
     assert len(printed) == 1
     assert re.match(rf"percentmatch: .*{sentence}", printed[0])
     assert not (photos / "run").exists()
-    assert not list((photos / "cache").glob("*.part")) if (photos / "cache").exists() else True
+    assert not list((photos / "cache").glob("*.part"))
 
 
 def test_an_unreadable_folder(photos: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -453,3 +453,11 @@ def test_data_without_a_test_part_is_validated_only(photos: Path, capsys: pytest
     assert run("evaluate", photos / "run") == 2
     assert "has no test images; try --part validation" in capsys.readouterr().err
     assert run("evaluate", photos / "run", "--part", "validation") == 0
+
+
+def test_a_split_file_with_fewer_test_images_is_scored_on_those(photos: Path) -> None:
+    names = [f"{n:02}.png" for n in range(30)]
+    split = Split(tuple(names[:10]), tuple(names[10:24]), (), tuple(names[24:27]))
+    (photos / "split.json").write_text(split.to_json())
+    assert run("train", "--out", photos / "run", *files(photos), "--split-file", photos / "split.json") == 0
+    assert json.loads((photos / "run" / "metrics.json").read_text())["test"]["ema"]["num_images"] == 3

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from percentmatch.augment import COLOUR, NAMES, apply, draw, make_view, mix, normalise, resize, uniforms
+from percentmatch.augment import COLOUR, NAMES, apply, draw, mix, normalise, resize, uniforms
 from percentmatch.augment.draws import _finalise
 from percentmatch.augment.views import _schedule
 from percentmatch.config import View
@@ -24,7 +24,8 @@ def noise(num: int, height: int, width: int) -> Tensor:
 
 
 def view_of(images: Tensor, view: View, size: int, sample: Tensor, **changed: int) -> Tensor:
-    return make_view(images, view, size=size, mean=MEAN, std=STD, sample=sample, **{**SEEDS, **changed})
+    plan = draw(view, size_in=images.shape[-2:], sample=sample, **{**SEEDS, **changed})
+    return apply(images, plan, size, MEAN, STD)
 
 
 def test_draws_are_splitmix64():

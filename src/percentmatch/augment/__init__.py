@@ -12,7 +12,6 @@ from percentmatch.augment.views import (
     apply,
     draw,
     fused_views,
-    make_view,
     normalise,
     resize,
 )
@@ -28,7 +27,6 @@ __all__ = [
     "draw",
     "frame",
     "fused_views",
-    "make_view",
     "mix",
     "normalise",
     "resize",

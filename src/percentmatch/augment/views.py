@@ -116,24 +116,6 @@ def apply(images: Tensor, plan: Plan, size: int, mean: Sequence[float], std: Seq
     return views
 
 
-def make_view(
-    images: Tensor,
-    view: View,
-    *,
-    size: int,
-    mean: Sequence[float],
-    std: Sequence[float],
-    seed: int,
-    step: int,
-    sample: Tensor,
-    stream: int,
-) -> Tensor:
-    """A random view (n, 3, size, size) of `images` (n, 3, H, W) uint8: a function of its arguments alone."""
-    size_in = images.shape[-2], images.shape[-1]
-    plan = draw(view, size_in=size_in, seed=seed, step=step, sample=sample, stream=stream)
-    return apply(images, plan, size, mean, std)
-
-
 def fused_views(device: torch.device) -> Callable[..., Tensor] | None:
     """`fused.make_views` where one kernel can make a view, else None: `apply` then makes it in plain torch."""
     if device.type != "cuda":

@@ -40,8 +40,7 @@ class Method(nn.Module, ABC):
         """Raise UserError if the method cannot train this model."""
 
     def refresh(self, pool: Pool) -> None:
-        """Relabel the pool between two rounds."""
-        raise NotImplementedError
+        """Relabel the pool between two rounds; only methods with `round_steps` are asked to."""
 
 
 def scores_of(logits: Tensor, task: Task) -> Tensor:

@@ -1,12 +1,44 @@
 """What the methods share that teach soft predictions instead of hard pseudo-labels."""
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
-from percentmatch.methods.base import scores_of
-from percentmatch.records import Facts, PseudoLabels, Task
+from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of
+from percentmatch.methods.ramps import Ramp, full_weights, ramp_length
+from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
 ABSENT = -1e9  # a logit whose share of a softmax is 0
+
+
+class Consistency(Method):
+    """The supervised loss plus the squared difference to soft targets, with a weight that grows."""
+
+    taught: Tensor
+    unseen: Tensor
+
+    def __init__(
+        self, facts: Facts, *, task: Task, loss: Literal["asl", "bce"], weight: float, ramp_ratio: float, ramp: Ramp
+    ) -> None:
+        super().__init__()
+        self.task: Task = task
+        self.pair_loss, self.ramp = pair_loss(task, loss), ramp
+        self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
+        self.register_buffer("taught", taught_classes(facts, task), persistent=False)
+        self.register_buffer("unseen", facts.unseen, persistent=False)
+
+    def step_loss(
+        self, batch: Batch, logits: Tensor, unlabeled_logits: Tensor, targets: Tensor, there: Tensor | None = None
+    ) -> StepLoss:
+        """`targets` (u, c) teach the unlabeled logits; `there` (u, 1) is 0 for an image without any."""
+        weights = full_weights(self.taught, self.weight * self.ramp(batch.step, self.ramp_length))
+        mask = self.taught.expand_as(targets) if there is None else self.taught * there
+        pseudo = PseudoLabels(targets, mask, weights)
+        supervised = labeled_loss(self.pair_loss, logits, batch)
+        unlabeled = (pseudo.pair_weights * squared_error(unlabeled_logits, targets, self.task)).mean()
+        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
+        return StepLoss(supervised + unlabeled, parts, pseudo)
 
 
 def taught_classes(facts: Facts, task: Task) -> Tensor:
@@ -27,8 +59,3 @@ def squared_error(logits: Tensor, targets: Tensor, task: Task) -> Tensor:
     logits = logits.float()
     probability = logits.softmax(dim=1) if task == "single-label" else logits.sigmoid()
     return (probability - targets) ** 2
-
-
-def consistency_loss(logits: Tensor, pseudo: PseudoLabels, task: Task) -> Tensor:
-    """The mean over classes and images of the squared errors by their weights: ()."""
-    return (pseudo.pair_weights * squared_error(logits, pseudo.targets, task)).mean()

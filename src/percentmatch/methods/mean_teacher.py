@@ -3,24 +3,20 @@
 from typing import Literal
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
-from percentmatch.methods.base import Method, labeled_loss, pair_loss
-from percentmatch.methods.consistency import consistency_loss, soft_targets, taught_classes
-from percentmatch.methods.ramps import full_weights, linear_ramp, ramp_length
-from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
+from percentmatch.methods.consistency import Consistency, soft_targets
+from percentmatch.methods.ramps import linear_ramp
+from percentmatch.records import Batch, Facts, StepLoss, Task
 
 
-class MeanTeacher(Method):
+class MeanTeacher(Consistency):
     """The squared difference between the student on one weak view and the moving-average teacher on another.
 
     loss: of the labeled images, "asl" (asymmetric) or "bce"; with one label an image it is cross-entropy
     weight: of the unlabeled loss once its ramp is over
     ramp_ratio: share of the steps in which the weight grows linearly from 0
     """
-
-    taught: Tensor
-    unseen: Tensor
 
     def __init__(
         self,
@@ -31,12 +27,7 @@ class MeanTeacher(Method):
         weight: float = 50.0,
         ramp_ratio: float = 0.4,
     ) -> None:
-        super().__init__()
-        self.task: Task = task
-        self.pair_loss = pair_loss(task, loss)
-        self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
-        self.register_buffer("taught", taught_classes(facts, task), persistent=False)
-        self.register_buffer("unseen", facts.unseen, persistent=False)
+        super().__init__(facts, task=task, loss=loss, weight=weight, ramp_ratio=ramp_ratio, ramp=linear_ramp)
 
     @property
     def views(self) -> frozenset[str]:
@@ -48,9 +39,4 @@ class MeanTeacher(Method):
         logits, student = model(torch.cat([batch.images, batch.weak2])).split([len(batch.images), len(batch.weak2)])
         with torch.no_grad():
             targets = soft_targets(teacher(batch.weak), self.task, self.unseen)  # (u, c)
-        weights = full_weights(self.taught, self.weight * linear_ramp(batch.step, self.ramp_length))
-        pseudo = PseudoLabels(targets, self.taught.expand_as(targets), weights)
-        supervised = labeled_loss(self.pair_loss, logits, batch)
-        unlabeled = consistency_loss(student, pseudo, self.task)
-        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
-        return StepLoss(supervised + unlabeled, parts, pseudo)
+        return self.step_loss(batch, logits, student, targets)

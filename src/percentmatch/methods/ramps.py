@@ -1,12 +1,15 @@
 """How the weight of an unlabeled loss grows over the first steps of a run."""
 
 import math
+from collections.abc import Callable
 
 import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
 from percentmatch.records import Facts
+
+Ramp = Callable[[Tensor | int, float], Tensor | float]  # of a step and a length
 
 
 def ramp_length(facts: Facts, *, weight: float, ramp_ratio: float) -> float:

@@ -7,13 +7,12 @@ from torch import Tensor, nn
 
 from percentmatch.distributed import StepRows
 from percentmatch.errors import UserError
-from percentmatch.methods.base import Method, labeled_loss, pair_loss
-from percentmatch.methods.consistency import consistency_loss, soft_targets, taught_classes
-from percentmatch.methods.ramps import full_weights, gaussian_ramp, ramp_length
-from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
+from percentmatch.methods.consistency import Consistency, soft_targets
+from percentmatch.methods.ramps import gaussian_ramp
+from percentmatch.records import Batch, Facts, StepLoss, Task
 
 
-class TemporalEnsembling(Method):
+class TemporalEnsembling(Consistency):
     """The squared difference between the student on the weak view and a memory of its predictions of that image.
 
     loss: of the labeled images, "asl" (asymmetric) or "bce"; with one label an image it is cross-entropy
@@ -24,8 +23,6 @@ class TemporalEnsembling(Method):
 
     memory: Tensor
     visits: Tensor
-    taught: Tensor
-    unseen: Tensor
 
     def __init__(
         self,
@@ -37,22 +34,17 @@ class TemporalEnsembling(Method):
         weight: float = 30.0,
         ramp_ratio: float = 0.4,
     ) -> None:
-        super().__init__()
+        super().__init__(facts, task=task, loss=loss, weight=weight, ramp_ratio=ramp_ratio, ramp=gaussian_ramp)
         if facts.num_unlabeled is None:
             raise UserError(
                 "temporal_ensembling remembers every unlabeled image and cannot train on a stream; use mean_teacher"
             )
         if not 0 <= momentum < 1:
             raise UserError(f"momentum must be at least 0 and below 1, not {momentum}")
-        self.task: Task = task
         self.momentum = momentum
-        self.pair_loss = pair_loss(task, loss)
-        self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
         self._rows = StepRows()
         self.register_buffer("memory", torch.zeros(facts.num_unlabeled, facts.num_classes))  # (N, c) Z
         self.register_buffer("visits", torch.zeros(facts.num_unlabeled, 1, dtype=torch.int32))  # steps that saw each
-        self.register_buffer("taught", taught_classes(facts, task), persistent=False)
-        self.register_buffer("unseen", facts.unseen, persistent=False)
 
     @property
     def views(self) -> frozenset[str]:
@@ -65,14 +57,9 @@ class TemporalEnsembling(Method):
         visits = self.visits[batch.index]  # (u, 1)
         learnt = (1 - torch.pow(self.momentum, visits)).clamp(min=1e-30)  # (u, 1) what Z weighs
         targets = self.memory[batch.index] / learnt  # (u, c) Z / (1 - alpha^n), from before this step
-        weights = full_weights(self.taught, self.weight * gaussian_ramp(batch.step, self.ramp_length))
-        pseudo = PseudoLabels(targets, self.taught * (visits > 0), weights)  # nothing to agree with at first sight
         if self.training:
             self._remember(soft_targets(weak_logits, self.task, self.unseen), batch.index, last=batch.last)
-        supervised = labeled_loss(self.pair_loss, logits, batch)
-        unlabeled = consistency_loss(weak_logits, pseudo, self.task)
-        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
-        return StepLoss(supervised + unlabeled, parts, pseudo)
+        return self.step_loss(batch, logits, weak_logits, targets, visits > 0)  # nothing to agree with at first sight
 
     @torch.no_grad()
     def _remember(self, scores: Tensor, index: Tensor, *, last: bool) -> None:
