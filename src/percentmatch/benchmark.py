@@ -4,8 +4,9 @@ import itertools
 import math
 import statistics
 import time
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from percentmatch.show import percent
 from percentmatch.train import train
 
 KEYS = ("preset", "settings", "runs", "grid", "seeds")
+SEEDS = {"seed", "split_seed"}  # what `seeds` sets
 
 
 @dataclass(frozen=True)
@@ -30,20 +32,22 @@ class Planned:
     name: str  # its folder
     group: str  # the same for all seeds
     config: Config
+    source: str  # where it was planned, for messages
 
 
 def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned]:
     """The runs a YAML file plans.
 
     `preset` and `settings` hold for all; `runs` names each variant and what it changes; `grid` lists values of
-    settings, all combined; `seeds` set both seed and split_seed. `over` has the last word.
+    settings, all combined; `seeds` set both seed and split_seed. `over` replaces what holds for all. Each setting that
+    varies is named in one place, so that a run's name says what it was.
     """
     values = read_yaml(file)
     unknown = next((key for key in values if key not in KEYS), None)
     if unknown is not None:
         raise UserError(f"{file}: unknown entry '{unknown}'{did_you_mean(str(unknown), KEYS)}")
     preset = values.get("preset")
-    if preset is not None and preset not in PRESETS:
+    if preset is not None and preset not in list(PRESETS):
         raise UserError(f"{file}: unknown preset '{preset}'{did_you_mean(str(preset), PRESETS)}")
     runs, grid, seeds = values.get("runs") or {}, values.get("grid") or {}, values.get("seeds", [0])
     wrong = [
@@ -58,14 +62,49 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
     ]
     if wrong:
         raise UserError(f"{file}: {wrong[0]}")
-    base = merge(PRESETS.get(preset, {}), values.get("settings") or {})
-    return [
-        _plan(file, base, name, runs[name], point, seed, over or {}) for name, point, seed in _points(runs, grid, seeds)
-    ]
+    settings, over = values.get("settings") or {}, over or {}
+    _check_names(file, settings, runs, grid, seeds, over)
+    base = merge(merge(PRESETS.get(preset, {}), settings), over)
+    plan = [_plan(file, base, name, runs[name], point, seed) for name, point, seed in _points(runs, grid, seeds)]
+    for planned, other in itertools.pairwise(sorted(plan, key=lambda planned: planned.name)):
+        if planned.name == other.name:
+            raise UserError(f"{file}: two runs would share the folder {planned.name}; rename one of them")
+    return plan
 
 
 def _mapping_of(value: object, kind: type) -> bool:
     return isinstance(value, dict) and all(isinstance(each, kind) for each in value.values())
+
+
+def _check_names(file: Path, settings: dict, runs: dict, grid: dict, seeds: list[int], over: Mapping) -> None:
+    """Refuse a setting or a value that is named twice."""
+    in_runs = set().union(*map(_names, runs.values()))
+    in_grid = {name for key, choices in grid.items() for choice in choices for name in _names({key: choice})}
+    places = {"settings": _names(settings), "runs": in_runs, "grid": in_grid, "--set": _names(over)}
+    for place, names in places.items():
+        if names & SEEDS:
+            raise UserError(f"{file}: {min(names & SEEDS)} is set by seeds; list it there and take it out of {place}")
+    for one, other in (("grid", "runs"), ("--set", "grid"), ("--set", "runs")):
+        both = [name for name in sorted(places[one]) if any(_overlap(name, each) for each in places[other])]
+        if both:
+            raise UserError(f"{file}: {both[0]} is both in {one} and in {other}; name it in one of them")
+    for name, choices in {"seeds": seeds, **grid}.items():
+        twice = [choice for place, choice in enumerate(choices) if choice in choices[:place]]
+        if twice:
+            raise UserError(f"{file}: {name} lists {twice[0]} twice; name each value once")
+
+
+def _names(values: Mapping, prefix: str = "") -> set[str]:
+    """The settings that the values name, nested ones with dots."""
+    names: set[str] = set()
+    for key, value in values.items():
+        names |= _names(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}"}
+    return names
+
+
+def _overlap(one: str, other: str) -> bool:
+    """The same setting, or one inside the other."""
+    return f"{one}.".startswith(f"{other}.") or f"{other}.".startswith(f"{one}.")
 
 
 def _points(runs: dict, grid: dict, seeds: list[int]) -> Iterator[tuple[str, dict[str, Any], int]]:
@@ -76,31 +115,66 @@ def _points(runs: dict, grid: dict, seeds: list[int]) -> Iterator[tuple[str, dic
                 yield name, dict(zip(grid, point, strict=True)), seed
 
 
-def _plan(file: Path, base: Mapping, name: str, run: Mapping, point: Mapping, seed: int, over: Mapping) -> Planned:
-    values = merge(merge(merge(base, point), run), {"seed": seed, "split_seed": seed, **over})
-    config = Config.from_dict(values, source=f"{file}, run '{name}'")
-    checked_options(config.method, config.options)
+def _plan(file: Path, base: Mapping, name: str, run: Mapping, point: Mapping, seed: int) -> Planned:
     group = "-".join([str(name), *(f"{key}={value}" for key, value in point.items())])
-    return Planned(f"{group}-seed{seed}".replace("/", "_"), group, config)
+    folder = f"{group}-seed{seed}".replace("/", "_")
+    source = f"{file}, run '{folder}'"
+    values = merge(merge(merge(base, point), run), {"seed": seed, "split_seed": seed})
+    with _named(source):
+        config = Config.from_dict(values, source=source)
+        config = replace(config, options=checked_options(config.method, config.options))
+    return Planned(folder, group, config, source)
+
+
+@contextmanager
+def _named(source: str) -> Generator[None]:
+    """Let a sentence raised inside begin with the run it belongs to."""
+    try:
+        yield
+    except UserError as error:
+        if str(error).startswith(source):
+            raise
+        raise UserError(f"{source}: {error}") from error
 
 
 def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf) -> dict[str, Any]:
     """Train what is not trained yet, one run after the other, and write results.json after each.
 
-    A new run begins only if the longest so far would end within `minutes`.
+    Runs that are finished are collected first. The first run begins at once, a further one only if the longest so far
+    would end within `minutes`.
     """
-    began, longest = time.monotonic(), 0.0
-    results: dict[str, Any] = {"runs": []}
-    for number, planned in enumerate(plan):
-        folder = RunFolder(out / planned.name)
-        started = time.monotonic()
-        if not folder.metrics.exists() and started - began + longest > 60 * minutes:
-            print(f"{len(plan) - number} of {len(plan)} runs are left; the same command goes on with them")
-            break
-        train(planned.config, folder.path, resume=folder.config.exists())
+    if not minutes > 0:
+        raise UserError(f"--minutes must be above 0, not {minutes:g}")
+    began, longest, left = time.monotonic(), 0.0, 0
+    folders = {planned.name: RunFolder(out / planned.name) for planned in plan}
+    done: dict[str, Any] = {}
+    for planned in plan:
+        folder = folders[planned.name]
+        with _named(planned.source):
+            if folder.config.exists():
+                folder.check_same(planned.config)
+            if folder.metrics.exists():
+                done[planned.name] = summary(folder, planned.group)
+    for planned in plan:
+        folder, started = folders[planned.name], time.monotonic()
+        if planned.name in done:
+            continue
+        if longest and started - began + longest > 60 * minutes:
+            left += 1
+            continue
+        with _named(planned.source):
+            train(planned.config, folder.path, resume=folder.config.exists())
+            done[planned.name] = summary(folder, planned.group)
         longest = max(longest, time.monotonic() - started)
-        results["runs"].append(summary(folder, planned.group))
-        write_json(out / "results.json", results)
+        _write_results(plan, done, out)
+    if left:
+        print(f"{left} of {len(plan)} runs are left; the same command goes on with them")
+    return _write_results(plan, done, out)
+
+
+def _write_results(plan: list[Planned], done: Mapping[str, Any], out: Path) -> dict[str, Any]:
+    results = {"runs": [done[planned.name] for planned in plan if planned.name in done]}
+    write_json(out / "results.json", results)
     return results
 
 

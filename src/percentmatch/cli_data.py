@@ -34,9 +34,12 @@ def stats(
     from percentmatch.data import describe, read_manifest
     from percentmatch.show import show_stats
 
+    if out and out.is_dir():
+        raise UserError(f"--out '{out}' is a folder; name a JSON file")
     facts = describe(read_manifest(settings))
     show_stats(facts)
     if out:
+        _make_folder_of(out)
         write_json(out, facts)
 
 
@@ -65,10 +68,19 @@ def split(
     if out.exists():
         raise UserError(f"'{out}' is already there; choose another --out")
     manifest = read_manifest(settings)
-    check_classes(manifest)
+    check_classes(settings, manifest)
     parts = split_manifest(settings, manifest)
-    out.parent.mkdir(parents=True, exist_ok=True)
+    _make_folder_of(out)
     write_atomic(out, parts.to_json().encode())
     names = ("labeled", "unlabeled", "validation", "test")
     print("  ".join(f"{name} {len(getattr(parts, name))}" for name in names), f" digest {parts.digest}")
     print(f"split file  {out}")
+
+
+def _make_folder_of(file: Path) -> None:
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(
+            f"cannot make the folder '{file.parent}': {error.strerror or error}; choose another --out"
+        ) from error

@@ -1,5 +1,6 @@
 """Scores of a model on a set of images, always in float32."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 from percentmatch.augment import frame, resize
 from percentmatch.data import Data, Images, load_data, load_images, read_table
 from percentmatch.data.cache import Progress
+from percentmatch.data.source import check_single
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.methods.base import scores_of
@@ -40,7 +42,9 @@ def evaluate(scores: Tensor, images: Images, task: Task) -> dict[str, Any]:
     if images.difficult.any():
         counted = score(scores, *images.scoring_labels(count_difficult=True), images.class_names)
         result["difficult_as_positive"] = {name: counted[name] for name in ("mAP", "AUC", "mAP_11point")}
-    return {**result, "accuracy": accuracy_top1(scores, images.targets)} if task == "single-label" else result
+    if task == "single-label":
+        result["accuracy"] = accuracy_top1(scores, images.targets, images.known)
+    return result
 
 
 def score_run(
@@ -49,15 +53,25 @@ def score_run(
     device: str = "auto",
     *,
     data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score the model a run has saved on one part of its split. `data` is what the run was given in Python, if so."""
-    folder = RunFolder(Path(path))
-    config, place = folder.read_config(), pick_device(device)
+    """Score the model a run has saved on one part of its split.
+
+    `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
+    """
+    folder, place = RunFolder(Path(path)), pick_device(device)
+    config = folder.read_config() if data else folder.read_moved(moved or {})
     model, card = load_classifier(folder.model, place)
     data = data or load_data(config, progress=progress)
     if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
         raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs")
+    if card.class_names != data.pool.class_names:
+        odd = sorted({*card.class_names} ^ {*data.pool.class_names}) or ["their order"]
+        raise UserError(
+            f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
+            "score other files by --labels"
+        )
     ids = getattr(folder.read_split(), part)
     if not ids:
         other = "validation" if part == "test" else "test"
@@ -79,5 +93,7 @@ def score_files(
     place = pick_device(device)
     model, card = load_classifier(RunFolder(Path(path)).model, place)
     manifest = read_table(labels, images, classes=card.class_names)
+    if card.task == "single-label":
+        check_single(manifest)
     loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
     return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)

@@ -42,13 +42,18 @@ def score(probabilities: Tensor, targets: Tensor, known: Tensor | None, class_na
     }
 
 
-def accuracy_top1(probabilities: Tensor, targets: Tensor) -> float:
-    """The share of images whose most probable class is a true one; single-label data: (n, c), (n, c) one-hot."""
-    _check_probabilities(probabilities, targets)
-    if len(targets) == 0:
-        raise UserError("there are no images to take the accuracy of")
+def accuracy_top1(probabilities: Tensor, targets: Tensor, known: Tensor | None = None) -> float | None:
+    """The share of images whose most probable class is the true one; single-label data: (n, c), (n, c) one-hot.
+
+    Images whose class is not known are left out: no label that is `known` is 1, and not all are. None if none is left.
+    """
+    known = torch.ones_like(targets, dtype=torch.bool) if known is None else known.bool()  # (n, c)
+    _check_probabilities(probabilities, targets, known)
+    positive = (targets == 1) & known  # (n, c)
+    judged = positive.any(1) | known.all(1)  # (n,)
     best = probabilities.argmax(dim=1, keepdim=True)  # (n, 1)
-    return float((targets.gather(1, best) == 1).double().mean())
+    right = positive.gather(1, best).squeeze(1)[judged]
+    return float(right.double().mean()) if len(right) else None
 
 
 def pseudo_label_quality(

@@ -3,10 +3,11 @@
 import csv
 import os
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import IO
 
 import torch
 from torch import Tensor, nn
@@ -38,7 +39,8 @@ def predict(
     """Write `image` and one probability a class for each image of `sources`; returns how many images were scored.
 
     `model` is a run folder or its model.safetensors; a source is an image, a folder or a text file with one path a
-    line. Without `out` the table goes to standard output. The file is moved into place when it is complete.
+    line. Without `out` the table goes to standard output. The file is moved into place when it is complete; until the
+    first images are scored nothing is written.
     """
     if out and out.is_dir():
         raise UserError(f"--out {out} is a folder; name a file")
@@ -46,14 +48,15 @@ def predict(
     place = pick_device(device)
     network, card = load_classifier(RunFolder(model).model if model.is_dir() else model, place)
     done = skipped = 0
-    with replacing(out) if out else nullcontext(sys.stdout) as file:
+    with _opened(out) as file:
         table = csv.writer(file, lineterminator="\n")
-        table.writerow(["image", *card.class_names])
         for chunk, scores, bad in _score(network, card, paths, place):
             if bad and not skip_bad:
                 raise UserError(f"{bad[0]}, or leave it out by --skip-bad-images")
             for sentence in bad:
                 say(f"skipped: {sentence}")
+            if chunk and not done:
+                table.writerow(["image", *card.class_names])
             table.writerows([str(path), *(f"{p:.6f}" for p in row)] for path, row in zip(chunk, scores, strict=True))
             done, skipped = done + len(chunk), skipped + len(bad)
             if progress:
@@ -64,18 +67,39 @@ def predict(
 
 
 def find(sources: Sequence[Path]) -> list[Path]:
-    """The image files that the sources name, each once, in their order."""
-    paths: dict[Path, None] = {}
+    """The image files that the sources name, in their order; one named by several paths is there once, by the first."""
+    paths: dict[str, Path] = {}
     for source in sources:
         if source.is_dir():
-            paths |= dict.fromkeys(read_folder(source).paths)
-        elif is_image_name(source.name):
-            paths[source] = None
+            found = read_folder(source).paths
+        elif not is_image_name(source.name):
+            found = read_list(source).paths
+        elif source.exists():
+            found = (source,)
         else:
-            paths |= dict.fromkeys(read_list(source).paths)
+            raise UserError(f"there is no file {source}; check the path")
+        for path in found:
+            paths.setdefault(os.path.realpath(path), path)
     if not paths:
         raise UserError("no image is named; give images, a folder or a text file with one path a line")
-    return list(paths)
+    return list(paths.values())
+
+
+@contextmanager
+def _opened(out: Path | None) -> Generator[IO[str]]:
+    """Standard output, or a file; if it does not come about, the folders that were made for it go again."""
+    if out is None:
+        yield sys.stdout
+        return
+    made = [folder for folder in out.parents if not folder.exists()]  # the innermost first
+    try:
+        with replacing(out) as file:
+            yield file
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise
 
 
 def _score(

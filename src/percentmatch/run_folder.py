@@ -4,6 +4,8 @@ import json
 import os
 import platform
 import subprocess
+from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,18 +18,9 @@ from percentmatch.config import Config
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 
+PLACES = ("root", "labels", "images")  # of what a run is scored on
 # settings that a resumed run may change
-MAY_CHANGE = (
-    "device",
-    "images_on",
-    "cuda_graph",
-    "root",
-    "labels",
-    "images",
-    "unlabeled",
-    "split_file",
-    "verify_cache",
-)
+MAY_CHANGE = (*PLACES, "unlabeled", "split_file", "device", "images_on", "cuda_graph", "compile", "verify_cache")
 
 
 class RunFolder:
@@ -56,6 +49,9 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
+        names = (*PLACES, "unlabeled")
+        here = {name: os.path.abspath(place) for name in names if (place := getattr(config, name))}
+        config = replace(config, **here)  # found from any working directory
         write_atomic(self.config, yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
         self.complete(split, device)
 
@@ -76,6 +72,20 @@ class RunFolder:
         if missing:
             raise UserError(f"'{self.config}' is damaged: it lacks {', '.join(missing)}")
         return Config.from_dict(values, source=str(self.config))
+
+    def read_moved(self, moved: Mapping[str, Any]) -> Config:
+        """The settings to score with, the run's data where it is now; unlabeled images need not be there."""
+        for name in moved:
+            if name not in PLACES:
+                raise UserError(f"--set says where the run's data is now, by {', '.join(PLACES)}, not by '{name}'")
+        config = Config.from_dict({**self.read_config().to_dict(), **moved}, source="--set")
+        for name in PLACES:
+            place = getattr(config, name)
+            if place and not os.path.exists(place):
+                raise UserError(
+                    f"the run's {name}, {place}, is not there; put it back, or say where it is now by --set {name}=PATH"
+                )
+        return config if os.path.exists(config.unlabeled) else replace(config, unlabeled="")
 
     def check_same(self, config: Config) -> None:
         """Refuse to resume with other settings than the run began with."""

@@ -81,6 +81,14 @@ def test_train_evaluate_and_resume(tmp_path: Path, monkeypatch, capsys) -> None:
     assert run(monkeypatch, capsys, "train", "--out", out, "--resume")[0] == 0
 
 
+def test_resume_may_be_written_with_its_value(finished: Path, monkeypatch, capsys) -> None:
+    assert run(monkeypatch, capsys, "train", "--out", str(finished), "--resume=True")[0] == 0
+    new = str(finished.with_name("new"))
+    code, _, errors = run(monkeypatch, capsys, "train", "--out", new, *fast(labeled="100"), "--resume=false")
+    assert code == 2
+    assert "labeled=100" in errors  # nothing was looked for in the folder
+
+
 def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path, monkeypatch) -> None:
     file = tmp_path / "c.yaml"
     file.write_text("lr: 5e-3\nstrong_view: {ops: 2}\noptions: {momentum: 0.9, num_bins: 50}\n")

@@ -190,6 +190,64 @@ def test_stats(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
         assert stats["classes"][name]["prevalence"] == pytest.approx(positives / 30)
 
 
+def test_stats_are_written_into_a_new_folder_and_never_over_one(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    source = ["--data", "files", "--labels", photos / "labels.csv", "--images", photos / "photos"]
+    assert run("data", "stats", *source, "--out", photos / "new" / "deep" / "stats.json") == 0
+    assert json.loads((photos / "new" / "deep" / "stats.json").read_text())["images"] == 30
+    capsys.readouterr()
+    monkeypatch.chdir(photos)
+    for out, sentence in ((".", "--out '.' is a folder"), ("labels.csv/x.json", "cannot make the folder 'labels.csv'")):
+        assert run("data", "stats", *source, "--out", out) == 2
+        said = capsys.readouterr().err
+        assert said.startswith(f"percentmatch: {sentence}")
+        assert len(said.splitlines()) == 1
+
+
+@pytest.mark.parametrize("verb", ["stats", "split"])
+def test_the_task_is_checked_before_training(verb: str, photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    source = ["--data", "files", "--labels", photos / "labels.csv", "--images", photos / "photos"]
+    assert run("data", verb, *source, "--task", "single-label", "--out", photos / "x.json") == 2
+    assert re.search(r"labels\.csv, line \d+: image '\d+\.png' has \d labels", capsys.readouterr().err)
+    assert not (photos / "x.json").exists()
+
+
+def test_a_run_from_a_split_file_is_resumed_without_it(
+    photos: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two steps of four, then the split file is gone: the rest gives what an undisturbed run gives."""
+    names = [f"{n:02}.png" for n in range(30)]
+    split = photos / "split.json"
+    split.write_text(Split(tuple(names[:10]), tuple(names[10:20]), (), tuple(names[24:27])).to_json())
+    settings = [*files(photos, total_steps=4, split_seed=5), "--save-every", "2", "--split-file", split]
+    assert run("train", "--out", photos / "whole", *settings) == 0
+    said = capsys.readouterr().err
+    assert f"the split comes from '{split}', without regard to --labeled, --split-seed" in said
+    assert f"left out 7 of 30 images, which '{split}' does not name" in said
+
+    from percentmatch import train as train_module
+
+    step = train_module.train_step
+
+    def fail_at_two(state: train_module.Run, number: int) -> None:
+        if number == 2:
+            raise OSError
+        step(state, number)
+
+    monkeypatch.setattr(train_module, "train_step", fail_at_two)
+    assert run("train", "--out", photos / "cut", *settings) == 2
+    monkeypatch.setattr(train_module, "train_step", step)
+    split.unlink()
+    capsys.readouterr()
+    assert run("train", "--out", photos / "cut", "--resume") == 0
+    said = capsys.readouterr().err
+    assert f"the split comes from '{photos / 'cut' / 'split.json'}', without regard to --split-file" in said
+    assert "left out" not in said
+    whole, cut = (json.loads((photos / name / "metrics.json").read_text()) for name in ("whole", "cut"))
+    assert {**whole, "minutes": 0} == {**cut, "minutes": 0}
+
+
 # bad input: a change of the files or flags, and what the one sentence must say
 
 
@@ -242,6 +300,12 @@ FLAGS = {
     "no such folder": ({"images": "nowhere"}, r"there is no folder nowhere"),
     "split of nothing": ({"split_file": "nowhere.json"}, r"there is no file nowhere\.json"),
     "several labels for one": ({"task": "single-label"}, r"labels\.csv, line \d+: image '\d+\.png' has \d labels"),
+    "nothing left to learn from": (
+        {"labeled": 0, "validation": 99},
+        r"validation=99 leaves none of the 24 images with labels",
+    ),
+    "no class": ({"classes": ","}, r"--classes ',' names no class"),
+    "unlabeled nowhere": ({"unlabeled": "nowhere"}, r"--unlabeled: there is no file or folder nowhere"),
     "nothing unlabeled": ({"labeled": 0}, r"method 'percentmatch' needs unlabeled images; .*--unlabeled"),
 }
 
@@ -342,6 +406,12 @@ def test_voc_with_its_own_validation_part_and_difficult_pairs(voc: Path, capsys:
     assert "With difficult pairs counted as positive" in capsys.readouterr().out
     assert run("data", "split", "--preset", "voc2007-paper", "--root", voc, "--labeled", "6", "--out", voc / "s") == 0
     assert "labeled 6  unlabeled 14  validation 0  test 6" in capsys.readouterr().out
+    assert run("train", "--out", voc / "again", *source, "--split-file", voc / "s", *fast()) == 0
+    assert (voc / "again" / "split.json").read_text() == (voc / "s").read_text()
+    capsys.readouterr()
+    assert run("data", "stats", "--data", "voc", "--root", voc / "VOCdevkit/VOC2007", "--year", "2012") == 2
+    assert "VOC2007 is VOC2007, not VOC2012; give the folder of that year" in capsys.readouterr().err
+    assert run("data", "stats", "--data", "voc", "--root", voc / "VOCdevkit/VOC2007", "--year", "2007") == 0
     assert run("train", "--out", voc / "x", "--data", "voc", *fast()) == 2
     assert "--data voc needs --root" in capsys.readouterr().err
 
@@ -392,6 +462,13 @@ def test_coco_reads_its_file_once(coco: Path, monkeypatch, capsys: pytest.Captur
         shown[:20].sum()
     )  # those without annotation are left out
     assert run("evaluate", coco / "a") == 0
+    image = coco / "train2014" / "COCO_train2014_000000000007.jpg"
+    content = image.read_bytes()
+    image.unlink()
+    capsys.readouterr()
+    assert run("data", "stats", "--data", "coco", "--root", coco) == 2
+    assert re.search(r"image id 7: the image .*000007\.jpg' is not in", capsys.readouterr().err)
+    image.write_bytes(content)
     file = coco / "annotations" / "instances_train2014.json"
     file.write_text(file.read_text() + " ")
     assert run("data", "stats", "--data", "coco", "--root", coco) == 0

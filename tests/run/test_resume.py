@@ -18,6 +18,7 @@ from percentmatch import checkpoint
 from percentmatch import run as run_module
 from percentmatch import train as train_module
 from percentmatch.config import Config
+from percentmatch.data import Data, Images, split_data
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
 from percentmatch.signals import Stopped
@@ -165,6 +166,45 @@ def test_a_torn_log_row_is_written_again(tmp_path: Path) -> None:
     (folder / "log.jsonl").write_text(log + '{"step": 12, "ki')
     train(TINY, folder, resume=True)
     assert (folder / "log.jsonl").read_text() == log
+
+
+def flipped(images: Images, name: str) -> Images:
+    """The last label of the fifth image turned round: in targets, known or difficult."""
+    labels = getattr(images, name).clone()
+    labels[4, -1] ^= 1
+    return replace(images, **{name: labels})
+
+
+def renamed(data: Data) -> Data:
+    names = data.pool.class_names[::-1]
+    return Data(replace(data.pool, class_names=names), replace(data.test, class_names=names))
+
+
+def test_every_change_of_labels_is_seen() -> None:
+    """But not what stands where a label is unknown, nor the order of the images."""
+    data = train_module.load_data(TINY)
+    split = split_data(TINY, data)
+    kinds = ("targets", "known", "difficult")
+    pools = [Data(flipped(data.pool, kind), data.test) for kind in kinds]
+    tests = [Data(data.pool, flipped(data.test, kind)) for kind in kinds]
+    assert len({run_module.labels_digest(each, split) for each in (data, *pools, *tests, renamed(data))}) == 8
+    unknown = flipped(data.pool, "known")
+    same = [Data(pool, data.test) for pool in (unknown, flipped(unknown, "targets"), unknown.part(unknown.ids[::-1]))]
+    assert len({run_module.labels_digest(each, split) for each in same}) == 1
+
+
+def test_a_run_does_not_go_on_with_other_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    data = train_module.load_data(TINY)
+    stop_at(7, monkeypatch)
+    with pytest.raises(Stopped):
+        train(TINY, tmp_path / "run", data=data)
+    monkeypatch.undo()
+    kept = (tmp_path / "run" / "last.pt").read_bytes()
+    for other in (Data(flipped(data.pool, "targets"), data.test), renamed(data)):
+        with pytest.raises(UserError, match=r"class names or labels in 'the data' have changed since .*run' was begun"):
+            train(TINY, tmp_path / "run", resume=True, data=other)
+    assert (tmp_path / "run" / "last.pt").read_bytes() == kept
+    assert train(TINY, tmp_path / "run", resume=True, data=data)["step"] == 12
 
 
 @pytest.mark.gpu

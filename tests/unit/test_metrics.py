@@ -119,14 +119,26 @@ def test_user_errors() -> None:
         score(good, labels, None, ["a", "a"])
     with pytest.raises(UserError, match="must be 0 or 1"):
         score(good, 2 * labels, None, ["a", "b"])
-    with pytest.raises(UserError, match="no images"):
-        accuracy_top1(torch.zeros(0, 2), torch.zeros(0, 2))
 
 
 def test_accuracy() -> None:
     """The largest of each row: 1, 0, 2; the truth: 1, 2, 2. Two of three right."""
     probabilities = torch.tensor([[0.1, 0.8, 0.1], [0.5, 0.2, 0.3], [0.2, 0.3, 0.5]])
     assert accuracy_top1(probabilities, torch.eye(3)[[1, 2, 2]]) == pytest.approx(2 / 3)
+
+
+def test_accuracy_leaves_out_images_whose_class_is_unknown() -> None:
+    """All four are taken for the first class. Row 1: right. Row 2: only its class, the second, is known: wrong.
+
+    Row 3: known not to be the second, so the class is open. Row 4: nothing is known. One of two.
+    """
+    probabilities = torch.tensor([[0.8, 0.1, 0.1]]).repeat(4, 1)
+    targets = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 0], [1, 0, 0]])
+    known = torch.tensor([[1, 1, 1], [0, 1, 0], [0, 1, 0], [0, 0, 0]])
+    assert accuracy_top1(probabilities, targets, known) == 0.5
+    assert accuracy_top1(probabilities[2:], targets[2:], known[2:]) is None
+    assert accuracy_top1(torch.zeros(0, 2), torch.zeros(0, 2)) is None
+    assert accuracy_top1(probabilities[:1], torch.zeros(1, 3), torch.ones(1, 3)) == 0  # known to show none of the three
 
 
 def test_pseudo_label_quality() -> None:

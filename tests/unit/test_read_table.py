@@ -143,11 +143,17 @@ def test_a_mistake_gets_one_sentence(folder: Path, text: str | bytes) -> None:
     assert str(folder) in str(caught.value)
 
 
-@pytest.mark.parametrize("text", ["image,labels\na.jpg,cat\nb.JPG,cat;dgo\n", "image,dgo\na.jpg,1\n"])
-def test_an_unknown_class_is_refused_with_a_guess(folder: Path, text: str) -> None:
-    where = "header" if "labels" not in text else "line 3"
-    with pytest.raises(UserError, match=f"labels.csv, {where}: unknown class 'dgo'; did you mean 'dog'"):
-        read(folder, text, classes=("cat", "dog"))
+def test_an_unknown_class_is_refused_with_a_guess(folder: Path) -> None:
+    with pytest.raises(UserError, match=r"labels.csv, line 3: unknown class 'dgo'; did you mean 'dog'"):
+        read(folder, "image,labels\na.jpg,cat\nb.JPG,cat;dgo\n", classes=("cat", "dog"))
+    with pytest.raises(UserError, match=r"labels.csv, header: there is no column 'dog'; did you mean 'dgo'"):
+        read(folder, "image,cat,dgo\na.jpg,1,0\n", classes=("cat", "dog"))
+
+
+def test_columns_that_are_no_class_asked_for_are_left_out_whatever_they_hold(folder: Path) -> None:
+    manifest = read(folder, "image,cat,shift,dog\na.jpg,1,-1,?\nb.JPG,1,17 px,1\n", classes=["dog", "cat"])
+    assert manifest.class_names == ("dog", "cat")
+    assert (manifest.targets.tolist(), manifest.known.tolist()) == ([[0, 1], [1, 1]], [[0, 1], [1, 1]])
 
 
 def test_files_and_folders_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:

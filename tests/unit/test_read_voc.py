@@ -52,6 +52,15 @@ def positives(values: torch.Tensor) -> list[tuple[int, str]]:
     return [(row, CLASSES[column]) for row, column in values.nonzero().tolist()]
 
 
+def test_a_folder_of_another_year_is_refused(tmp_path: Path) -> None:
+    year = make_year(tmp_path / "VOC2012", lists=True, xml=False)
+    assert read_voc(year, year=2012).ids == read_voc(year).ids
+    with pytest.raises(UserError, match=r"VOC2012 is VOC2012, not VOC2007; give the folder of that year"):
+        read_voc(year, year=2007)
+    (tmp_path / "mine").symlink_to(year)
+    assert len(read_voc(tmp_path / "mine", year=2007)) == 4  # its name says nothing
+
+
 def test_lists_and_xml_say_the_same(tmp_path: Path) -> None:
     lists = read_voc(make_year(tmp_path / "lists" / "VOCdevkit" / "VOC2007", lists=True, xml=False).parents[1])
     xml = read_voc(make_year(tmp_path / "xml" / "VOC2012", lists=False, xml=True).parent)

@@ -45,6 +45,16 @@ def test_an_impossible_split_is_refused(labeled: float, validation: float) -> No
         make_split(IDS, [], labeled=labeled, validation=validation)
 
 
+@pytest.mark.parametrize("validation", [100, 140])
+def test_validation_that_leaves_nothing_is_refused_in_plain_numbers(validation: int) -> None:
+    with pytest.raises(
+        UserError, match=rf"^validation={validation} leaves none of the 100 images with labels to learn"
+    ):
+        make_split(IDS, [], labeled=0, validation=validation)
+    with pytest.raises(UserError, match="every image with labels is set apart for validation"):
+        make_split(IDS, [], labeled=0, fixed_validation=IDS[:40], without_labels=IDS[40:])
+
+
 @pytest.mark.parametrize(("batch", "total"), [(7, 10), (10, 10), (25, 10)])
 def test_every_pass_sees_every_row_once(batch: int, total: int) -> None:
     rows = torch.cat([rows_at(0, 0, step * batch, batch, total) for step in range(20)])

@@ -1,11 +1,12 @@
 """Images in: manifests and their readers, decoding and its cache, decoded pools with their labels, and their split."""
 
 from percentmatch.data.coco import read_coco
+from percentmatch.data.divide import split_data, split_manifest
 from percentmatch.data.folder import unlabeled_manifest
 from percentmatch.data.images import Images
 from percentmatch.data.load import load_images
 from percentmatch.data.manifest import Manifest, concat, join
-from percentmatch.data.source import Data, check_classes, load_data, read_manifest, split_data, split_manifest
+from percentmatch.data.source import Data, check_classes, load_data, read_manifest
 from percentmatch.data.split import Split, make_split, read_split
 from percentmatch.data.stats import describe
 from percentmatch.data.table import read_table

@@ -49,6 +49,7 @@ def open_cache(
     size: int,
     frame: Frame,
     folder: Path,
+    sources: Sequence[str] | None = None,
     verify: bool = False,
     skip_bad: bool = False,
     workers: int | None = None,
@@ -57,7 +58,8 @@ def open_cache(
     """The decoded images, from the cache in `folder` if it has them.
 
     A changed size or time stamp of an image makes a new cache; `verify` compares the content of all files, too.
-    A bad image is an error unless `skip_bad`. `progress` gets the number of images done and of those to be done.
+    A bad image is an error unless `skip_bad`; `sources` say where each image was named. `progress` gets the number of
+    images done and of those to be done.
     """
     names, shape = [os.fspath(path) for path in paths], (len(paths), 3, size, size)
     if not names:
@@ -70,7 +72,10 @@ def open_cache(
     if not stored or rows:
         work = [(row, names[row]) for row in rows]
         stored = _build(target, stored, shape, work, frame, workers, progress)
-    bad = {row: cannot_read(names[row], reason) for row, reason in sorted(stored.facts.bad.items())}
+    bad = {}
+    for row, reason in sorted(stored.facts.bad.items()):
+        where = f"{sources[row]}: " if sources and not names[row].startswith(sources[row]) else ""
+        bad[row] = where + cannot_read(names[row], reason)
     if bad and (not skip_bad or len(bad) == len(names)):
         hint = "check the paths" if len(bad) == len(names) else "replace them or leave them out by --skip-bad-images"
         raise UserError(f"{next(iter(bad.values()))} ({len(bad)} of {len(names)} images cannot be read); {hint}")

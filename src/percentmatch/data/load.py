@@ -9,6 +9,8 @@ from percentmatch.data.cache import Progress, cache_folder, open_cache
 from percentmatch.data.images import Images
 from percentmatch.data.manifest import Manifest
 
+Say = Callable[[str], None]
+
 
 def print_to_stderr(sentence: str) -> None:
     print(sentence, file=sys.stderr, flush=True)
@@ -23,7 +25,7 @@ def load_images(
     verify: bool = False,
     skip_bad: bool = False,
     progress: Progress | None = None,
-    say: Callable[[str], None] = print_to_stderr,
+    say: Say = print_to_stderr,
 ) -> Images:
     """The images of a manifest as squares of `size` pixels, decoded once and kept in the cache `folder`.
 
@@ -35,6 +37,7 @@ def load_images(
         size=size,
         frame=frame,
         folder=folder or cache_folder(),
+        sources=manifest.sources,
         verify=verify,
         skip_bad=skip_bad,
         progress=progress,

@@ -20,11 +20,15 @@ LABELS = ("targets", "known", "difficult")
 NAMES = ("paths", "ids", "parts", "class_names", "sources")
 
 
-def remember(read: Callable[[], Manifest], file: Path, *settings: object, folder: Path) -> Manifest:
-    """What `read` makes of `file` under these settings, from `folder` if the file has not changed since."""
+def remember(read: Callable[[], Manifest], file: Path, images: Path, *settings: object, cache: Path) -> Manifest:
+    """What `read` makes of `file` under these settings, from `cache` if nothing has changed since.
+
+    Neither the file nor which names the folder `images` holds; folders below it are not looked into.
+    """
     about = os.stat(file)
-    facts = VERSION, os.path.abspath(file), about.st_size, about.st_mtime_ns, *map(str, settings)
-    place = folder / f"{hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()}.manifest"
+    held = (os.stat(images).st_mtime_ns, len(os.listdir(images))) if images.is_dir() else ()
+    facts = VERSION, os.path.abspath(file), about.st_size, about.st_mtime_ns, str(images), held, *map(str, settings)
+    place = cache / f"{hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()}.manifest"
     with contextlib.suppress(OSError, SafetensorError, ValueError, KeyError, TypeError):
         return _unpack(place.read_bytes())
     manifest = read()

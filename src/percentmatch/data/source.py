@@ -1,22 +1,19 @@
 """The data that settings name: as a manifest, before any pixel is read, and decoded."""
 
-from collections.abc import Callable, Sequence
+import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
 
-from torch import Tensor
-
 from percentmatch.config import Config, DataSettings
 from percentmatch.data.cache import Progress, cache_folder
 from percentmatch.data.coco import read_coco
-from percentmatch.data.folder import unlabeled_manifest
+from percentmatch.data.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.images import Images
-from percentmatch.data.load import load_images, print_to_stderr
+from percentmatch.data.load import Say, load_images, print_to_stderr
 from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.memo import remember
 from percentmatch.data.scenes import draw_scenes
-from percentmatch.data.split import Split, make_split, read_split
 from percentmatch.data.table import read_table
 from percentmatch.data.voc import read_voc
 from percentmatch.errors import UserError
@@ -36,6 +33,7 @@ class Data:
     pool: Images
     test: Images
     validation: tuple[str, ...] = ()  # ids of the pool's images that the data itself sets apart for validation
+    skipped: tuple[str, ...] = ()  # ids of images that are in neither because they cannot be read
 
     def __post_init__(self) -> None:
         if self.pool.class_names != self.test.class_names:
@@ -48,8 +46,11 @@ class Data:
             raise UserError(f"validation image '{min(foreign)}' is not in the pool")
 
 
-def read_manifest(settings: DataSettings) -> Manifest:
-    """All images that the settings name: with labels, without, and for the test. No image is opened."""
+def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr) -> Manifest:
+    """All images that the settings name: with labels, without, and for the test. No image is opened.
+
+    `say` gets a sentence about images of --unlabeled that are left out.
+    """
     _check_flags(settings)
     readers = {"files": _files, "voc": _voc, "coco": _coco}
     if settings.data == "custom":
@@ -59,25 +60,23 @@ def read_manifest(settings: DataSettings) -> Manifest:
     if settings.data not in readers:
         raise UserError(f"{settings.data} are drawn, not read from files; name --data files, voc or coco")
     manifest = readers[settings.data](settings)
-    if settings.unlabeled:
-        manifest = join(manifest, unlabeled_manifest(Path(settings.unlabeled), manifest.class_names))
-    return manifest
+    if settings.task == "single-label":
+        check_single(manifest)
+    return _with_unlabeled(manifest, Path(settings.unlabeled), say) if settings.unlabeled else manifest
 
 
 def load_data(
     config: Config,
     *,
     progress: Progress | None = None,
-    say: Callable[[str], None] = print_to_stderr,
+    say: Say = print_to_stderr,
 ) -> Data:
     """The data a config names, decoded."""
     if config.data == "scenes":
         _check_flags(config)
         return _scenes(config.scenes_pool, config.scenes_test, config.image_size, config.task)
-    manifest = read_manifest(config)
-    check_classes(manifest)
-    if config.task == "single-label":
-        check_single(manifest)
+    manifest = read_manifest(config, say=say)
+    check_classes(config, manifest)
     load = partial(
         load_images,
         size=config.decode_size,
@@ -90,8 +89,9 @@ def load_data(
     tested = [part == "test" for part in manifest.parts]
     pool = load(manifest.select([not test for test in tested]))
     test = load(manifest.select(tested)) if any(tested) else pool.part(())
-    left = set(pool.ids)
-    return Data(pool, test, tuple(name for name in validation_ids(config, manifest) if name in left))
+    left = {*pool.ids, *test.ids}
+    validation = tuple(name for name in validation_ids(config, manifest) if name in left)
+    return Data(pool, test, validation, tuple(name for name in manifest.ids if name not in left))
 
 
 def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...]:
@@ -104,16 +104,21 @@ def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...
     return ids
 
 
-def check_classes(manifest: Manifest) -> None:
+def check_classes(settings: DataSettings, manifest: Manifest) -> None:
     """Refuse a class that no image outside the test part shows."""
+    where = manifest.sources[0].partition(", line")[0]
     rows = [row for row, part in enumerate(manifest.parts) if part != "test"]
+    if not manifest.known[rows].any():
+        known = manifest.known.any()
+        what = "every image with labels is for the test" if known else "no image has a known label"
+        raise UserError(f"{where}: {what}; {'keep' if known else 'label'} some to learn from")
     positives = (manifest.targets[rows] * manifest.known[rows]).sum(0).tolist()
     empty = [name for name, count in zip(manifest.class_names, positives, strict=True) if not count]
     if empty:
-        where = manifest.sources[0].partition(", line")[0]
+        also = " (in a column of labels, also remove these)" if settings.data == "files" else ""
         raise UserError(
             f"{where}: no image to learn from shows {', '.join(map(repr, empty))}; label at least one, or name the "
-            "other classes by --classes"
+            f"other classes by --classes{also}"
         )
 
 
@@ -125,45 +130,8 @@ def check_single(manifest: Manifest) -> None:
         count = int((manifest.targets[row] * manifest.known[row]).sum())
         raise UserError(
             f"{manifest.sources[row]}: image '{manifest.ids[row]}' has {count} labels ({len(wrong)} images have not "
-            "exactly one); correct them or leave out --task single-label"
+            "exactly one); correct them, or train with --task multi-label"
         )
-
-
-def split_data(settings: DataSettings, data: Data) -> Split:
-    """The split that the settings ask for."""
-    pool = data.pool
-    return _split(settings, pool.ids, data.test.ids, data.validation, pool.targets, pool.known)
-
-
-def split_manifest(settings: DataSettings, manifest: Manifest) -> Split:
-    """The same before any pixel is read."""
-    pool = manifest.select([part != "test" for part in manifest.parts])
-    test = [name for name, part in zip(manifest.ids, manifest.parts, strict=True) if part == "test"]
-    return _split(settings, pool.ids, test, validation_ids(settings, manifest), pool.targets, pool.known)
-
-
-def _split(
-    settings: DataSettings,
-    pool: Sequence[str],
-    test: Sequence[str],
-    fixed_validation: Sequence[str],
-    targets: Tensor,
-    known: Tensor,
-) -> Split:
-    """Read from --split-file, or drawn."""
-    bare = [name for name, some in zip(pool, known.any(1).tolist(), strict=True) if not some]
-    if settings.split_file:
-        return read_split(Path(settings.split_file), pool=pool, test=test, without_labels=bare)
-    return make_split(
-        pool,
-        test,
-        labeled=settings.labeled,
-        validation=settings.validation,
-        seed=settings.split_seed,
-        without_labels=bare,
-        fixed_validation=fixed_validation,
-        keep_classes=targets * known if settings.split_kind == "every-class" else None,
-    )
 
 
 def _check_flags(settings: DataSettings) -> None:
@@ -174,6 +142,22 @@ def _check_flags(settings: DataSettings) -> None:
             raise UserError(
                 f"{flag} is for --data {' or '.join(kinds)}, not --data {settings.data}; change one of them"
             )
+
+
+def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
+    if not os.path.exists(place):
+        raise UserError(f"--unlabeled: there is no file or folder {place}; check the path")
+    if is_image_name(place.name) and os.path.isfile(place):
+        raise UserError(f"--unlabeled: {place} is an image; give a folder, or a text file with one path a line")
+    try:
+        more = unlabeled_manifest(place, manifest.class_names)
+    except UserError as error:
+        raise UserError(f"--unlabeled: {error}") from None
+    joined = join(manifest, more)
+    added = len(joined) - len(manifest)
+    if added < len(more):
+        say(f"--unlabeled: added {added} images, left out {len(more) - added} that the labeled data holds already")
+    return joined
 
 
 def _files(settings: DataSettings) -> Manifest:
@@ -206,7 +190,7 @@ def _coco_part(root: Path, file: Path, part: str, drop_empty: bool) -> Manifest:
     name = file.stem.removeprefix("instances_")  # train2014
     folder = next((place for place in (root / name, root / "images" / name) if place.is_dir()), root / name)
     read = partial(read_coco, file, folder, part=part, keep_empty=not drop_empty)
-    return remember(read, file, folder, part, drop_empty, folder=cache_folder())
+    return remember(read, file, folder, part, drop_empty, cache=cache_folder())
 
 
 def _root(settings: DataSettings) -> Path:
@@ -219,6 +203,8 @@ def _root(settings: DataSettings) -> Path:
 
 def _classes(settings: DataSettings) -> list[str] | None:
     names = [name.strip() for name in settings.classes.split(",") if name.strip()]
+    if settings.classes and not names:
+        raise UserError(f"--classes {settings.classes!r} names no class; name some, or leave it out to take all")
     return names or None
 
 

@@ -45,8 +45,18 @@ class Split:
         return split
 
 
-def read_split(file: Path, *, pool: Sequence[str], test: Sequence[str], without_labels: Collection[str]) -> Split:
-    """A split saved before, for the same images: each must be there, and those to be labeled must have labels."""
+def read_split(
+    file: Path,
+    *,
+    pool: Sequence[str],
+    test: Sequence[str],
+    without_labels: Collection[str],
+    skipped: Collection[str] = (),
+) -> Split:
+    """A split saved before, for the same images: each must be there, and those to be labeled must have labels.
+
+    Images that were `skipped` are dropped from it.
+    """
     try:
         values = json.loads(read_utf8(file))
     except (ValueError, RecursionError):
@@ -54,6 +64,8 @@ def read_split(file: Path, *, pool: Sequence[str], test: Sequence[str], without_
     if not isinstance(values, dict):
         raise UserError(f"'{file}' is not a split; give a run's split.json or one written by `percentmatch data split`")
     split = Split.from_values(values, str(file))
+    gone = set(skipped)
+    split = Split(*(tuple(name for name in getattr(split, part) if name not in gone) for part in PARTS))
     for part in PARTS:
         ids = getattr(split, part)
         missing = sorted(set(ids) - set(test if part == "test" else pool))
@@ -85,15 +97,23 @@ def make_split(
     """Draw validation images, then labeled ones, at random from the pool; the rest is unlabeled (the paper's way).
 
     Numbers below 1 are shares of the images that have labels; those `without_labels` are always unlabeled. 0 labeled
-    takes every image that has labels and is not for validation. `fixed_validation` are for validation whatever
-    `validation` asks for, and shares are then of the other images. With `keep_classes`, the positives (n, c) of the
-    pool, the labeled part gets an image of every class first, then the validation part where a class has another.
+    takes every image that has labels and is not for validation. `fixed_validation`, those with labels, are for
+    validation whatever `validation` asks for, and shares are then of the other images. With `keep_classes`, the
+    positives (n, c) of the pool, the labeled part gets an image of every class first, then the validation part where a
+    class has another.
     """
-    bare, fixed = set(without_labels), set(fixed_validation)
+    bare = set(without_labels)
+    fixed = set(fixed_validation) - bare
     have_labels = [row for row, name in enumerate(pool) if name not in bare and name not in fixed]
     total = len(have_labels)
     num_validation = 0 if fixed else _count(validation, total)
     num_labeled = _count(labeled, total) if labeled else total - num_validation
+    if fixed and not total:
+        raise UserError("every image with labels is set apart for validation; mark some of them for training")
+    if not labeled and num_labeled < 1:
+        raise UserError(
+            f"validation={validation:g} leaves none of the {total} images with labels to learn from; ask for fewer"
+        )
     if num_labeled < 1 or num_labeled + num_validation > total:
         raise UserError(
             f"labeled={labeled:g} and validation={validation:g} ask for {num_labeled} + {num_validation} of "

@@ -41,8 +41,8 @@ def read_table(file: Path, images: Path | None = None, *, classes: Sequence[str]
 
     Labels in one cell are separated by `;`, else `|`, else `,`: the first that any cell holds; without one of these,
     by spaces. An empty label cell means none of the classes. An empty one-hot cell, `?` or -1 means unknown. Without
-    `classes`, the classes are the labels in sorted order, or the columns in theirs. A column named part or split may
-    say train, validation or test.
+    `classes`, the classes are the labels in sorted order, or the columns in theirs. With them, any other label is an
+    error; other columns are left out. A column named part or split may say train, validation or test.
     """
     table = _open_table(file)
     read = _from_columns if table.labels == NOWHERE else _from_labels
@@ -162,10 +162,12 @@ def _from_columns(table: _Table, classes: Sequence[str] | None) -> tuple[tuple[s
         if not name or name in column_of:
             what = f"is a second {name!r}" if name else "has no name"
             raise UserError(f"{table.file}, header: column {column + 1} {what}; name each class once")
-        if classes is not None and name not in classes:
-            raise UserError(f"{table.file}, header: unknown class {name!r}{did_you_mean(name, classes)}")
         column_of[name] = column
     class_names = tuple(column_of if classes is None else classes)
+    others = column_of.keys() - set(class_names)
+    missing = next((name for name in class_names if name not in column_of), None)
+    if others and missing is not None:  # perhaps one of the others, spelt differently
+        raise UserError(f"{table.file}, header: there is no column {missing!r}{did_you_mean(missing, others)}")
     columns = [column_of.get(name, NOWHERE) for name in class_names]
     codes = []
     for row, source in zip(table.rows, table.sources, strict=True):
@@ -175,7 +177,7 @@ def _from_columns(table: _Table, classes: Sequence[str] | None) -> tuple[tuple[s
         except KeyError as error:
             what = f"{error.args[0]!r} under {class_names[cells.index(error.args[0])]!r}"
             raise UserError(f"{source}: {what}; write 1, 0 or nothing, or call that column 'labels'") from None
-    if not any(0 in code for code in codes) and any("-1" in row for row in table.rows):
+    if not any(0 in code for code in codes) and any(row[column] == "-1" for row in table.rows for column in columns):
         raise UserError(f"{table.file} has cells with -1 but none with 0; write 0 for absent, ? for unknown")
     return class_names, codes
 

@@ -1,6 +1,7 @@
 """Pascal VOC: image-level labels from the lists in `ImageSets/Main`, or from `Annotations/*.xml`."""
 
 import os
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -67,6 +68,9 @@ def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None)
 
 def _find_year(root: Path, year: int) -> Path:
     if os.path.isdir(root / "JPEGImages"):
+        here = os.path.basename(os.path.abspath(root))
+        if year and re.fullmatch(r"VOC20\d\d", here) and here != f"VOC{year}":
+            raise UserError(f"{root} is {here}, not VOC{year}; give the folder of that year, or leave out --year")
         return root
     name = f"VOC{year}" if year else "VOC20[0-9][0-9]"
     places = [place for base in (root, root / "VOCdevkit") for place in base.glob(name) if place.is_dir()]

@@ -1,0 +1,75 @@
+"""The split that settings ask for: drawn, or read from a file."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from torch import Tensor
+
+from percentmatch.config import DataSettings
+from percentmatch.data.load import Say, print_to_stderr
+from percentmatch.data.manifest import Manifest
+from percentmatch.data.source import Data, validation_ids
+from percentmatch.data.split import Split, make_split, read_split
+
+DRAWING = ("labeled", "validation", "official_validation", "split_kind", "split_seed")  # of no use with a split file
+
+
+def split_data(settings: DataSettings, data: Data, *, saved: Path | None = None, say: Say = print_to_stderr) -> Split:
+    """The split that the settings ask for; `say` gets a sentence about what it does without.
+
+    `saved` is where a run to be resumed keeps its split. If that is there, it counts instead of --split-file, which may
+    be gone or changed by now.
+    """
+    pool = data.pool
+    if settings.split_file and saved and saved.exists():
+        say(f"the split comes from '{saved}', without regard to --split-file")
+        return read_split(saved, pool=pool.ids, test=data.test.ids, without_labels=_bare(pool.ids, pool.known))
+    return _split(settings, pool.ids, data.test.ids, data.validation, data.skipped, pool.targets, pool.known, say)
+
+
+def split_manifest(settings: DataSettings, manifest: Manifest, *, say: Say = print_to_stderr) -> Split:
+    """The same before any pixel is read."""
+    pool = manifest.select([part != "test" for part in manifest.parts])
+    test = [name for name, part in zip(manifest.ids, manifest.parts, strict=True) if part == "test"]
+    return _split(settings, pool.ids, test, validation_ids(settings, manifest), (), pool.targets, pool.known, say)
+
+
+def _bare(ids: Sequence[str], known: Tensor) -> set[str]:
+    """The images without any label."""
+    return {name for name, some in zip(ids, known.any(1).tolist(), strict=True) if not some}
+
+
+def _split(
+    settings: DataSettings,
+    pool: Sequence[str],
+    test: Sequence[str],
+    fixed_validation: Sequence[str],
+    skipped: Sequence[str],
+    targets: Tensor,
+    known: Tensor,
+    say: Say,
+) -> Split:
+    """Read from --split-file, or drawn."""
+    bare = _bare(pool, known)
+    if settings.split_file:
+        split = read_split(Path(settings.split_file), pool=pool, test=test, without_labels=bare, skipped=skipped)
+        unused = [name for name in DRAWING if getattr(settings, name) != getattr(DataSettings, name)]
+        unused = [f"--{name.replace('_', '-')}" for name in unused]
+        if unused:
+            say(f"the split comes from '{settings.split_file}', without regard to {', '.join(unused)}")
+        named = {*split.labeled, *split.unlabeled, *split.validation, *split.test}
+        if left := len({*pool, *test} - named):
+            say(f"left out {left} of {len(pool) + len(test)} images, which '{settings.split_file}' does not name")
+        return split
+    if unfit := len(bare.intersection(fixed_validation)):
+        say(f"{unfit} of {len(fixed_validation)} images for validation have no labels; they count as unlabeled")
+    return make_split(
+        pool,
+        test,
+        labeled=settings.labeled,
+        validation=settings.validation,
+        seed=settings.split_seed,
+        without_labels=bare,
+        fixed_validation=fixed_validation,
+        keep_classes=targets * known if settings.split_kind == "every-class" else None,
+    )

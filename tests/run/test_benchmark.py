@@ -1,0 +1,124 @@
+"""A grid of runs: every row says what it was, nothing finished is lost, and an odd file is one sentence."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+import pytest
+
+from percentmatch import benchmark, cli
+from percentmatch.errors import UserError
+
+SETTINGS = (
+    "settings: {scenes_pool: 60, scenes_test: 20, validation: 20, labeled: 20, image_size: 32, backbone: test_resnet, "
+    "head: linear, labeled_batch: 4, total_steps: 1}\n"
+)
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    file = tmp_path / "grid.yaml"
+    file.write_text(SETTINGS + "runs: {a: {method: supervised}, b: {method: supervised, lr: 0.001}}\nseeds: [0, 1]")
+    return file
+
+
+def call(file: Path, *more: str) -> None:
+    cli.run(["benchmark", str(file), "--out", str(file.parent / "out"), *more])
+
+
+def collected(folder: Path) -> list[tuple[str, int, float]]:
+    runs = json.loads((folder / "out" / "results.json").read_text())["runs"]
+    return [(run["group"], run["seed"], run["settings"]["lr"]) for run in runs]
+
+
+ROWS = [("a", 0, 3e-4), ("b", 0, 1e-3), ("a", 1, 3e-4), ("b", 1, 1e-3)]
+
+
+def test_finished_runs_stay_in_the_results(grid: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:
+    call(grid)
+    assert collected(grid.parent) == ROWS
+    out = grid.parent / "out"
+    for name in ("a-seed0", "b-seed0"):
+        (out / name / "metrics.json").unlink()
+    capsys.readouterr()
+    call(grid, "--minutes", "1e-9")  # the first one left begins at once, the second would be too late
+    printed = capsys.readouterr().out
+    assert "1 of 4 runs are left" in printed
+    assert "results.json" in printed
+    assert collected(grid.parent) == [row for row in ROWS if row[:2] != ("b", 0)]
+
+    def full(*_: object, **__: object) -> None:
+        raise UserError("no room")
+
+    monkeypatch.setattr(benchmark, "train", full)
+    with pytest.raises(UserError, match=r"grid\.yaml, run 'b-seed0': no room"):
+        call(grid)
+    assert len(collected(grid.parent)) == 3
+
+    (out / "results.json").unlink()  # written again from what is finished, without training
+    (out / "b-seed0" / "metrics.json").write_bytes((out / "b-seed1" / "metrics.json").read_bytes())
+    call(grid)
+    assert len(collected(grid.parent)) == 4
+
+    grid.write_text(grid.read_text().replace("lr: 0.001", "lr: 0.002"))
+    before = (out / "results.json").read_bytes()
+    with pytest.raises(UserError, match=r"run 'b-seed0': .* begun with lr=0\.001, not 0\.002"):
+        call(grid)
+    assert (out / "results.json").read_bytes() == before
+
+
+def test_set_replaces_what_holds_for_all(grid: Path) -> None:
+    plan = benchmark.read_grid(grid, benchmark.over_settings(["labeled=10", "strong_view.ops=2"]))
+    assert {(planned.config.labeled, planned.config.strong_view.ops) for planned in plan} == {(10, 2)}
+    assert [(planned.name, planned.config.seed, planned.config.split_seed) for planned in plan] == [
+        ("a-seed0", 0, 0),
+        ("b-seed0", 0, 0),
+        ("a-seed1", 1, 1),
+        ("b-seed1", 1, 1),
+    ]
+
+
+RUNS = "runs: {a: {method: supervised, options: {}}, b: {method: percentmatch, options: {momentum: 0.9}}}\n"
+BAD = {
+    "in runs and grid": ("grid: {method: [fixmatch]}", [], "method is both in grid and in runs"),
+    "nested": ("grid: {options: [{}, {momentum: 0.5}]}", [], "options.momentum is both in grid and in runs"),
+    "the whole and a part": ("grid: {options: [null]}", [], "options is both in grid and in runs"),
+    "set over runs": ("", ["options.momentum=0.5"], "options.momentum is both in --set and in runs"),
+    "set over grid": ("grid: {lr: [0.1, 0.2]}", ["lr=0.3"], "lr is both in --set and in grid"),
+    "seed in settings": ("settings: {seed: 3}", [], "seed is set by seeds; .* out of settings"),
+    "seed in runs": ("runs: {a: {seed: 3}}", [], "seed is set by seeds; .* out of runs"),
+    "seed in grid": ("grid: {split_seed: [1, 2]}", [], "split_seed is set by seeds; .* out of grid"),
+    "seed in set": ("seeds: [0, 1]", ["seed=3"], "seed is set by seeds; .* out of --set"),
+    "seed twice": ("seeds: [0, 1, 0]", [], "seeds lists 0 twice"),
+    "value twice": ("grid: {lr: [0.1, 0.1]}", [], "lr lists 0.1 twice"),
+    "mapping twice": ("grid: {weak_view: [{ops: 1}, {ops: 1}]}", [], "weak_view lists .* twice"),
+    "one folder": ("grid: {labels: [x/y, x_y]}", [], "two runs would share the folder a-labels=x_y-seed0"),
+    "preset in a list": ("preset: [demo]", [], r"unknown preset '\['demo'\]'"),
+    "out of range": ("grid: {lr: [-1]}", [], "run 'a-lr=-1-seed0': lr must"),
+    "unknown option": ("grid: {options: [{momentm: 1}]}", [], "run 'a-.*seed0': unknown option 'momentm'"),
+}
+
+
+@pytest.mark.parametrize("case", BAD)
+def test_a_grid_that_would_mislabel_a_row_is_refused(case: str, tmp_path: Path) -> None:
+    text, over, sentence = BAD[case]
+    file = tmp_path / "grid.yaml"
+    file.write_text(text if "runs" in text else RUNS + text)
+    with pytest.raises(UserError, match=rf"^{re.escape(str(file))}(:|,) {sentence}"):
+        benchmark.read_grid(file, benchmark.over_settings(over))
+
+
+@pytest.mark.parametrize("minutes", [0, -5, math.nan])
+def test_no_time_is_refused(minutes: float, grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(UserError, match=f"--minutes must be above 0, not {minutes:g}"):
+        call(grid, "--minutes", str(minutes))
+    assert not capsys.readouterr().out
+    assert not (grid.parent / "out").exists()
+
+
+def test_what_training_refuses_names_the_file_and_the_run(grid: Path) -> None:
+    grid.write_text(grid.read_text().replace("lr: 0.001", "labeled: 500"))
+    with pytest.raises(UserError, match=r"grid\.yaml, run 'b-seed0': labeled=500"):
+        call(grid)
+    assert collected(grid.parent) == ROWS[:1]
