@@ -24,6 +24,7 @@ def pick_device(name: str = "auto", *, deterministic: bool = False) -> torch.dev
     if device.type == "cuda":
         if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
             raise UserError(f"device '{name}' is not there; use --device cpu")
+        device = torch.device("cuda", device.index or 0)
         torch.cuda.set_device(device)  # kernels and events then go there
         torch.backends.cudnn.benchmark = not deterministic
         if deterministic:
@@ -40,12 +41,13 @@ def send(tensor: Tensor, device: torch.device) -> Tensor:
 class Sender:
     """Sends named host tensors to the device in one copy, into the same place every time, and does not wait.
 
-    Names, shapes and types must stay the same. On a CPU nothing is copied.
+    The copy from the host is made on a stream of its own while earlier steps are still at work. Names, shapes and types
+    must stay the same. On a CPU nothing is copied.
     """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
-        self.buffers: list[tuple[Tensor, torch.cuda.Event]] = []  # pinned, each with the end of its last copy
+        self.buffers: list[tuple[Tensor, Tensor, torch.cuda.Event]] = []  # pinned; on the device; when it was used
         self.turn = 0
 
     def send(self, drawn: dict[str, Tensor]) -> dict[str, Tensor]:
@@ -53,13 +55,17 @@ class Sender:
             return drawn
         if not self.buffers:
             self._prepare(drawn)
-        buffer, copied = self.buffers[self.turn % len(self.buffers)]
+        pinned, staged, used = self.buffers[self.turn % AHEAD]
         self.turn += 1
-        copied.synchronize()  # of some steps ago: this only keeps the host from running too far ahead
+        used.synchronize()  # of some steps ago: this only keeps the host from running too far ahead
         for name, (start, end) in self.places.items():
-            buffer[start:end].copy_(drawn[name].contiguous().flatten().view(torch.uint8))
-        self.target.copy_(buffer, non_blocking=True)
-        copied.record(torch.cuda.current_stream(self.device))
+            pinned[start:end].copy_(drawn[name].contiguous().flatten().view(torch.uint8))
+        here = torch.cuda.current_stream(self.device)
+        with torch.cuda.stream(self.stream):
+            staged.copy_(pinned, non_blocking=True)
+        here.wait_stream(self.stream)
+        self.target.copy_(staged)
+        used.record(here)
         return self.views
 
     def _prepare(self, drawn: dict[str, Tensor]) -> None:
@@ -68,8 +74,11 @@ class Sender:
             start = -(-end // ALIGNED) * ALIGNED
             end = start + value.numel() * value.element_size()
             self.places[name] = start, end
-        self.target = torch.empty(end, dtype=torch.uint8, device=self.device)
-        self.buffers = [(torch.empty(end, dtype=torch.uint8).pin_memory(), torch.cuda.Event()) for _ in range(AHEAD)]
+        self.stream = torch.cuda.Stream(self.device)
+        end = -(-end // ALIGNED) * ALIGNED
+        self.target, *staged = torch.empty(1 + AHEAD, end, dtype=torch.uint8, device=self.device)
+        pinned = torch.empty(AHEAD, end, dtype=torch.uint8).pin_memory()
+        self.buffers = [(*pair, torch.cuda.Event()) for pair in zip(pinned, staged, strict=True)]
         self.views = {
             name: self.target[start:end].view(drawn[name].dtype).view(drawn[name].shape)
             for name, (start, end) in self.places.items()

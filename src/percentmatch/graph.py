@@ -1,16 +1,18 @@
 """A step captured once as a CUDA graph and then replayed: the host launches one thing instead of a thousand."""
 
+import sys
 from collections.abc import Callable
 
 import torch
-
-from percentmatch.errors import UserError
 
 EAGER_STEPS = 3  # before the capture: libraries choose their algorithms, optimizers and meters make their state
 
 
 class Replay:
-    """Calls a step that works on device tensors which stay in place; from the fourth time on it is replayed."""
+    """Calls a step that works on device tensors which stay in place; from the fourth time on it is replayed.
+
+    A step that cannot be captured is called every time, and one line says why.
+    """
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -31,14 +33,17 @@ class Replay:
         here.wait_stream(self.stream)
 
     def _capture(self, step: Callable[[], None]) -> None:
+        """What the step does in a capture is only written down, so a failed one has changed nothing."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self.stream):
                 step()
-        except RuntimeError as error:  # what a failed capture leaves behind is not safe to go on with
+        except RuntimeError as error:
+            torch.cuda.synchronize(self.device)
+            generator = torch.cuda.default_generators[self.device.index]
+            generator.graphsafe_set_state(generator.clone_state())  # the copy does not wait for a capture to end
             cause = error.__context__ or error
             reason = next(iter(str(cause).splitlines()), type(cause).__name__)
-            raise UserError(
-                f"the step cannot be captured as a CUDA graph ({reason}); run again with --no-cuda-graph"
-            ) from error
-        self.graph = graph
+            print(f"the step cannot be captured as a CUDA graph, so it runs slower: {reason}", file=sys.stderr)
+        else:
+            self.graph = graph

@@ -1,5 +1,7 @@
 """The state of a run: built from its settings, saved, restored, scored and finished."""
 
+import hashlib
+import json
 import sys
 import time
 from typing import Any, Literal
@@ -22,7 +24,7 @@ from percentmatch.meter import Meter
 from percentmatch.methods import build_method
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import pseudo_label_quality
-from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, dropout_on, evaluating
+from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, dropout_on, evaluating, quicken
 from percentmatch.optim import Ema, build_optimizer, device_options, lr_at
 from percentmatch.records import Facts, PseudoLabels
 from percentmatch.run_folder import RunFolder
@@ -43,7 +45,8 @@ class Run:
         resumed: bool = False,
     ) -> None:
         self.config, self.folder, self.device = config, folder, device
-        self.split: Split = split_data(config, data)
+        self.split: Split = split_data(config, data, saved=folder.split if resumed else None)
+        self.labels = labels_digest(data, self.split)
         whole = set(self.split.test) == set(data.test.ids)
         self.test = data.test if whole else data.test.part(self.split.test)
         self.validation = data.pool.part(self.split.validation)
@@ -97,7 +100,11 @@ class Run:
             weights=weights,
             dropout=config.dropout,
         )
-        return model.to(self.device).to(memory_format=torch.channels_last)  # faster on CPU and GPU
+        model = model.to(self.device).to(memory_format=torch.channels_last)  # faster on CPU and GPU
+        if not config.compile:
+            return quicken(model, self.device)
+        model.compile()
+        return model
 
     def _new_followers(self) -> None:
         """What hangs on the student: its moving average and its optimizer."""
@@ -143,7 +150,8 @@ class Run:
         """Scores of the unlabeled images, see `methods.base.Pool`."""
         network = self.model if model == "student" else self.ema.model
         means, deviations = [], []
-        with dropout_on(network) if dropout_passes else evaluating(network):
+        mode = dropout_on(network) if dropout_passes else evaluating(network)
+        with mode, torch.compiler.set_stance("force_eager"):  # compiled for training only
             for images in self.loader.unlabeled_images(BATCH):
                 passes = [scores_of(network(images), self.config.task) for _ in range(max(dropout_passes, 1))]
                 scores = torch.stack(passes)  # (passes, n, c)
@@ -198,7 +206,9 @@ class Run:
         return result["mAP"]
 
     def score(self, model: nn.Module, images: Images) -> dict[str, Any]:
-        return evaluate(probabilities(model, images.pixels, self.card, self.device), images, self.config.task)
+        with torch.compiler.set_stance("force_eager"):
+            scores = probabilities(model, images.pixels, self.card, self.device)
+        return evaluate(scores, images, self.config.task)
 
     def check_finite(self) -> None:
         """Stop if a loss or gradient was not finite since the start (waits for the device)."""
@@ -219,6 +229,7 @@ class Run:
             "step": self.step,
             "seconds": self.seconds,
             "split": self.split.digest,
+            "labels": self.labels,
             "model": self.model.state_dict(),
             "ema": self.ema.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
@@ -242,6 +253,11 @@ class Run:
                 if state["split"] != self.split.digest:
                     raise UserError(
                         f"'{self.folder.checkpoint}' belongs to a run on other images; choose another --out"
+                    )
+                if state["labels"] != self.labels:
+                    raise UserError(
+                        f"the class names or labels in '{self.config.labels or self.config.root or 'the data'}' have "
+                        f"changed since '{self.folder.path}' was begun; put them back or start a new run"
                     )
                 self.model.load_state_dict(state["model"])
                 self.ema.model.load_state_dict(state["ema"])
@@ -275,3 +291,13 @@ class Run:
         }
         write_json(self.folder.metrics, metrics)
         return metrics
+
+
+def labels_digest(data: Data, split: Split) -> str:
+    """A hash of the class names, and of the labels of the split's images in its order."""
+    digest = hashlib.sha256(json.dumps(data.pool.class_names).encode())
+    for images, ids in ((data.pool, (*split.labeled, *split.unlabeled, *split.validation)), (data.test, split.test)):
+        rows = images.rows(ids)
+        for labels in (images.targets * images.known, images.known, images.difficult):
+            digest.update(labels[rows].numpy())
+    return digest.hexdigest()[:16]

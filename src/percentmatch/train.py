@@ -94,7 +94,9 @@ def update(run: Run, drawn: Drawn, sent: Drawn) -> None:
         (loss.total / config.accumulate).backward()
         run.meter.watch({f"{name} loss": part for name, part in loss.parts.items()}, batch.step)
         run.meter.add({**loss.parts, **run.audit(loss.pseudo, batch.index)})
-    norm = nn.utils.clip_grad_norm_(run.trained, config.clip_grad or torch.inf)
+    norm = nn.utils.get_total_norm([each.grad for each in run.trained if each.grad is not None])
+    if config.clip_grad:
+        nn.utils.clip_grads_with_norm_(run.trained, config.clip_grad, norm)
     run.meter.watch({"gradient norm": norm}, batch.step)
     run.optimizer.step()
     run.ema.update(run.model, sent["ema_weight"])

@@ -15,6 +15,7 @@ from percentmatch.config import Config
 from percentmatch.errors import UserError
 from percentmatch.evaluate import score_run
 from percentmatch.methods import METHODS
+from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.optim import build_optimizer
 from percentmatch.train import train
 
@@ -224,3 +225,34 @@ def test_a_replayed_step_is_the_step(name: str, changed: dict, tmp_path: Path) -
     states = [torch.load(tmp_path / str(graph) / "last.pt", weights_only=True)["method"] for graph in (True, False)]
     for key, value in states[0].items():
         torch.testing.assert_close(value.double(), states[1][key].double(), rtol=0.02, atol=0.02)
+
+
+@pytest.mark.gpu
+def test_a_step_that_cannot_be_captured_runs_all_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
+    """A method that asks for a number on the host ends as without capture, and one line says so."""
+    config = replace(TINY, device="cuda", precision="float32", deterministic=True)
+    losses = {}
+    whole = WeakToStrong.forward
+
+    def asks(self, *args):
+        loss = whole(self, *args)
+        float(loss.total)
+        return loss
+
+    monkeypatch.setattr(WeakToStrong, "forward", asks)
+    for graph in (True, False):
+        train(replace(config, cuda_graph=graph), tmp_path / str(graph))
+        losses[graph] = [row["loss"] for row in rows(tmp_path / str(graph)) if row["kind"] == "train"]
+        assert ("cannot be captured" in capsys.readouterr().err) == graph
+    assert losses[True] == losses[False]
+
+
+@pytest.mark.gpu
+@pytest.mark.slow
+def test_a_compiled_network_learns_the_same(tmp_path: Path) -> None:
+    config = replace(TINY, backbone="resnet18", image_size=64, device="cuda", precision="float32", dropout=0.0)
+    losses = {}
+    for compiled in (True, False):
+        train(replace(config, compile=compiled), tmp_path / str(compiled))
+        losses[compiled] = [row["loss"] for row in rows(tmp_path / str(compiled)) if row["kind"] == "train"]
+    assert losses[True] == pytest.approx(losses[False], rel=1e-2)

@@ -1,0 +1,185 @@
+"""Normalisation, addition and ReLU in one kernel: the numbers of torch's own layers."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import timm
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from percentmatch.models import build_classifier, quicken
+from percentmatch.models.quick import QuickBasicBlock, QuickBottleneck, QuickNorm, QuickNormRelu
+
+SCRIPT = """
+import sys, torch
+from test_quick import by_kernel
+torch.save(by_kernel(torch.load(sys.argv[1], weights_only=True)), sys.argv[2])
+"""
+NAMES = ("y", "dx", "dresidual", "dweight", "dbias", "running_mean", "running_var", "batches")
+
+
+def case(shape: tuple[int, ...], *, added: bool, relu: bool, forked: bool = False, seed: int = 0) -> dict:
+    """Inputs with means far from 0, so that a variance by plain sums of squares would cancel."""
+    draw = torch.Generator().manual_seed(seed)
+    c = shape[1]
+    centre = 30 * torch.randn(c, generator=draw)
+    x = torch.randn(shape, generator=draw) + centre[:, None, None]
+    found = {
+        "x": x.contiguous(memory_format=torch.channels_last),
+        "residual": torch.randn(shape, generator=draw) if added else None,
+        "dy": torch.randn(shape, generator=draw),
+        "weight": torch.rand(c, generator=draw) + 0.5,
+        "bias": torch.randn(c, generator=draw),
+        "running_mean": centre + torch.randn(c, generator=draw),
+        "relu": relu,
+        "forked": forked,
+    }
+    if relu:  # no gradient where rounding decides whether the ReLU is open
+        before = by_torch({**found, "relu": False})["y"]
+        found["dy"] = found["dy"] * (before.abs() > 1e-3)
+    return found
+
+
+def prepared(case: dict) -> tuple[nn.BatchNorm2d, Tensor, Tensor | None]:
+    norm = nn.BatchNorm2d(len(case["weight"])).to(case["x"])
+    norm.load_state_dict({**norm.state_dict(), **{name: case[name] for name in ("weight", "bias", "running_mean")}})
+    leaf = case["x"].clone(memory_format=torch.preserve_format).requires_grad_()
+    return norm, leaf, None if case["residual"] is None else case["residual"].clone().requires_grad_()
+
+
+def results(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, y: Tensor, dy: Tensor) -> dict:
+    y.backward(dy)
+    found = (y.detach(), x.grad, None if residual is None else residual.grad, norm.weight.grad, norm.bias.grad)
+    return dict(zip(NAMES, (*found, norm.running_mean, norm.running_var, norm.num_batches_tracked), strict=True))
+
+
+def by_kernel(case: dict) -> dict:
+    from percentmatch.models.fused_norm import norm_act
+
+    norm, x, residual = prepared(case)
+    first, second = norm_act(norm, x, residual, relu=case["relu"])
+    return results(norm, x, residual, 0.75 * first + 0.25 * second if case["forked"] else first, case["dy"])
+
+
+def by_torch(case: dict) -> dict:
+    """In float64."""
+    case = {key: value.double() if isinstance(value, Tensor) else value for key, value in case.items()}
+    norm, x, residual = prepared(case)
+    y = norm(x)
+    y = y if residual is None else y + residual
+    return results(norm, x, residual, F.relu(y) if case["relu"] else y, case["dy"])
+
+
+def agree(mine: dict, theirs: dict, **tolerance: float) -> None:
+    for name in NAMES:
+        if theirs[name] is None:
+            assert mine[name] is None
+        else:
+            torch.testing.assert_close(
+                mine[name], theirs[name].to(mine[name].dtype), **tolerance, msg=lambda text, name=name: name + text
+            )
+
+
+@pytest.mark.parametrize(
+    ("shape", "added", "relu", "forked"),
+    [
+        ((3, 5, 7, 6), False, True, True),
+        ((2, 70, 9, 5), True, True, True),
+        ((4, 64, 20, 20), False, False, False),
+        ((1, 3, 1, 2), True, True, False),
+        ((9, 4, 40, 40), True, False, True),
+    ],
+)
+def test_kernel_equals_torch_in_the_interpreter(
+    shape: tuple, added: bool, relu: bool, forked: bool, tmp_path: Path
+) -> None:
+    pytest.importorskip("triton")
+    torch.save(case(shape, added=added, relu=relu, forked=forked), tmp_path / "case.pt")
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "case.pt"), str(tmp_path / "out.pt")]
+    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
+    subprocess.run(command, check=True, timeout=300, env=env)
+    mine = torch.load(tmp_path / "out.pt", weights_only=True)
+    agree(mine, by_torch(torch.load(tmp_path / "case.pt", weights_only=True)), rtol=1e-4, atol=2e-4)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize(("added", "forked"), [(False, False), (True, False), (True, True)])
+@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize("shape", [(36, 64, 56, 56), (9, 2048, 7, 7), (5, 67, 13, 11)])
+def test_kernel_equals_torch_on_a_gpu(shape: tuple, added: bool, relu: bool, forked: bool) -> None:
+    one = {
+        key: value.cuda() if isinstance(value, Tensor) else value
+        for key, value in case(shape, added=added, relu=relu, forked=forked).items()
+    }
+    agree(by_kernel(one), by_torch(one), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("backbone", ["resnet18", "resnet50"])
+def test_a_quickened_resnet_learns_the_same_on_a_gpu(backbone: str) -> None:
+    """In float32 the gradients agree; in bfloat16 they are no further from float32 than torch's own."""
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+    torch.manual_seed(0)
+    device = torch.device("cuda")
+    plain = build_classifier(backbone, num_classes=5, head="linear", image_size=96).to(device)
+    plain = plain.to(memory_format=torch.channels_last)
+    quick = build_classifier(backbone, num_classes=5, head="linear", image_size=96).to(device)
+    quick = quick.to(memory_format=torch.channels_last)
+    quick.load_state_dict(plain.state_dict())
+    quicken(quick, device)
+    images = torch.randn(16, 3, 96, 96, device=device).contiguous(memory_format=torch.channels_last)
+
+    def learn(model: nn.Module, dtype: torch.dtype) -> tuple[Tensor, dict[str, Tensor]]:
+        model.zero_grad()
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=dtype == torch.bfloat16):
+            loss = model(images).float().square().sum()
+        loss.backward()
+        return loss.detach(), {name: each.grad.clone() for name, each in model.named_parameters()}
+
+    def distance(one: dict[str, Tensor], other: dict[str, Tensor]) -> float:
+        gap = sum((one[name] - other[name]).square().sum() for name in one)
+        return float((gap / sum(each.square().sum() for each in other.values())).sqrt())
+
+    exact, truth = learn(plain, torch.float32)
+    loss, gradients = learn(quick, torch.float32)
+    torch.testing.assert_close(loss, exact, rtol=1e-4, atol=1e-4)
+    assert distance(gradients, truth) < 1e-3
+    rough = distance(learn(plain, torch.bfloat16)[1], truth)
+    assert distance(learn(quick, torch.bfloat16)[1], truth) < 1.2 * rough
+    for (name, mine), theirs in zip(quick.state_dict().items(), plain.state_dict().values(), strict=True):
+        torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2, msg=lambda text, name=name: name + text)
+
+
+@pytest.mark.parametrize("backbone", ["resnet50", "resnetblur50"])  # the latter has blocks of both kinds
+def test_the_same_names_and_on_a_cpu_the_same_numbers(backbone: str) -> None:
+    """What is swapped falls back to torch's layers where it does not train on a GPU."""
+    pytest.importorskip("triton")
+    torch.manual_seed(0)
+    model = build_classifier(backbone, num_classes=3, head="linear", image_size=32)
+    names, images = list(model.state_dict()), torch.randn(2, 3, 32, 32)
+    before = model(images)
+    quicken(model, torch.device("cuda"))
+    kinds = {type(module) for module in model.modules()}
+    assert {QuickBottleneck, QuickNorm, QuickNormRelu} <= kinds
+    assert (timm.models.resnet.Bottleneck in kinds) == (backbone == "resnetblur50")
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(model(images), before)
+    torch.testing.assert_close(model.eval()(images), model(images))
+
+
+@pytest.mark.parametrize("backbone", ["seresnet50", "ecaresnet26t", "convnext_atto"])
+def test_blocks_with_more_in_them_are_left_alone(backbone: str) -> None:
+    model = build_classifier(backbone, num_classes=3, head="linear", image_size=64)
+    kinds = [type(module) for module in quicken(model, torch.device("cuda")).modules()]
+    assert not {QuickBottleneck, QuickBasicBlock} & set(kinds)
+
+
+def test_on_a_cpu_nothing_is_swapped() -> None:
+    model = build_classifier("resnet18", num_classes=3, head="linear", image_size=32)
+    assert QuickBasicBlock not in {type(module) for module in quicken(model, torch.device("cpu")).modules()}
