@@ -1,14 +1,16 @@
 """Whole files or none: every file of a run but its log is written beside its place and moved there; the checkpoint."""
 
 import contextlib
-import io
+import errno
 import json
 import os
-from collections.abc import Generator
+from collections.abc import Generator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import IO, Any
+from typing import IO, Any, Self
 
 import torch
+from torch import Tensor
 
 from percentmatch.errors import UserError
 
@@ -38,14 +40,12 @@ def replacing(path: Path) -> Generator[IO[str]]:
             beside.unlink(missing_ok=True)
 
 
-def write_atomic(path: Path, content: bytes | memoryview) -> None:
-    """Write `content` to `path`; a fault on the way leaves the old file as it was and no new one."""
+@contextlib.contextmanager
+def _moved_into_place(path: Path) -> Generator[Path]:
+    """A name beside `path`; what is written there takes its place. A fault leaves the old file and no new one."""
     beside = path.with_name(f".{path.name}.part")
     try:
-        with open(beside, "wb") as file:
-            file.write(content)
-            file.flush()
-            os.fsync(file.fileno())
+        yield beside
         os.replace(beside, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -56,6 +56,14 @@ def write_atomic(path: Path, content: bytes | memoryview) -> None:
         with contextlib.suppress(OSError):
             beside.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write `content` to `path`; a fault on the way leaves the old file as it was and no new one."""
+    with _moved_into_place(path) as beside, open(beside, "wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: object) -> None:
@@ -74,10 +82,52 @@ def read_json(path: Path) -> dict[str, Any]:
 
 
 def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """The whole state of a run: tensors, numbers and text only."""
-    buffer = io.BytesIO()
-    torch.save(state, buffer)
-    write_atomic(path, buffer.getbuffer())
+    """The whole state of a run: tensors, numbers and text only. Other threads go on while it is written."""
+    with _moved_into_place(path) as beside:
+        try:
+            torch.save(state, beside)
+        except RuntimeError as error:  # torch's writer does not say what the system said
+            raise OSError(errno.EIO, str(error).splitlines()[0]) from error
+        with open(beside, "rb") as file:
+            os.fsync(file.fileno())
+
+
+class Saver:
+    """Writes checkpoints while training goes on; at most one is on its way, and none when the block ends."""
+
+    def __init__(self) -> None:
+        self.thread, self.pending = ThreadPoolExecutor(1), None
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.wait()
+
+    def save(self, path: Path, state: dict[str, Any]) -> None:
+        """Copy the state to the host and have it written. Waits for the one before."""
+        self.wait()
+        self.pending = self.thread.submit(save_checkpoint, path, _on_host(state))
+
+    def check(self) -> None:
+        """Raise what went wrong, if that is known by now."""
+        if self.pending and self.pending.done():
+            self.wait()
+
+    def wait(self) -> None:
+        """Until the last checkpoint is in its place; raises what went wrong."""
+        pending, self.pending = self.pending, None
+        if pending:
+            pending.result()
+
+
+def _on_host(value: Any) -> Any:
+    """A copy that training does not change."""
+    if isinstance(value, Tensor):
+        return value.detach().to("cpu", copy=True)
+    if isinstance(value, Mapping):
+        return {key: _on_host(each) for key, each in value.items()}
+    return [_on_host(each) for each in value] if isinstance(value, list) else value
 
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:

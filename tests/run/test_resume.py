@@ -1,10 +1,12 @@
 """A run that was stopped, killed, damaged or starved goes on exactly, or says why not."""
 
+import copy
 import json
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -119,7 +121,7 @@ def test_a_lost_checkpoint_is_not_a_silent_restart(tmp_path: Path) -> None:
     (tmp_path / "run" / "metrics.json").unlink()
     (tmp_path / "run" / "last.pt").unlink()
     log = (tmp_path / "run" / "log.jsonl").read_bytes()
-    with pytest.raises(UserError, match="missing though the log reaches step 12"):
+    with pytest.raises(UserError, match="missing though the log reaches step 12"):  # of 12, saved after each 5th
         train(TINY, tmp_path / "run", resume=True)
     assert (tmp_path / "run" / "log.jsonl").read_bytes() == log
 
@@ -129,9 +131,10 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
     calls = []
 
     def full(descriptor: int) -> None:
-        calls.append(descriptor)
-        if len(calls) == 13:  # the files of a new run, two log rows and the first checkpoint went well
-            raise OSError(28, "No space left on device")
+        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".last.pt.part"):
+            calls.append(descriptor)
+            if len(calls) == 2:
+                raise OSError(28, "No space left on device")
         real(descriptor)
 
     monkeypatch.setattr(checkpoint.os, "fsync", full)
@@ -219,3 +222,28 @@ def test_a_gpu_run_resumes_exactly_when_deterministic(tmp_path: Path, monkeypatc
     first, second = weights(tmp_path / "whole"), weights(tmp_path / "again")
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert rows(tmp_path / "whole") == rows(tmp_path / "again")
+
+
+def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The writer of the first checkpoint waits for a later step; what it then writes is the state of its own step."""
+    later, written, expected = threading.Event(), {}, {}
+    real_save, real_step = torch.save, train_module.train_step
+
+    def slow(state: dict, place: Path) -> None:
+        if state["step"] == 5:
+            assert later.wait(60)
+            written.update(copy.deepcopy(state["model"]))
+        real_save(state, place)
+
+    def step(run: run_module.Run, number: int) -> None:
+        real_step(run, number)
+        if number == 4:
+            expected.update(copy.deepcopy(run.model.state_dict()))
+        if number == 6:
+            later.set()
+
+    monkeypatch.setattr(checkpoint.torch, "save", slow)
+    monkeypatch.setattr(train_module, "train_step", step)
+    train(replace(TINY, total_steps=8), tmp_path / "run")
+    torch.testing.assert_close(written, expected, rtol=0, atol=0)
+    assert torch.load(tmp_path / "run" / "last.pt", weights_only=True)["step"] == 8

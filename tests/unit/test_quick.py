@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from percentmatch.models import build_classifier, quicken
-from percentmatch.models.quick import QuickBasicBlock, QuickBottleneck, QuickNorm, QuickNormRelu
+from percentmatch.models.quick import QuickBasicBlock, QuickBottleneck, QuickNorm, QuickNormRelu, QuickPool
 
 SCRIPT = """
 import sys, torch
@@ -156,6 +156,53 @@ def test_a_quickened_resnet_learns_the_same_on_a_gpu(backbone: str) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2, msg=lambda text, name=name: name + text)
 
 
+POOL = """
+import sys, torch
+from percentmatch.models.fused_pool import max_pool
+x, dy = torch.load(sys.argv[1], weights_only=True)
+y = max_pool(x.requires_grad_())
+y.backward(dy)
+torch.save((y.detach(), x.grad), sys.argv[2])
+"""
+
+
+def pool_case(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
+    """Few different values, so that many windows hold their maximum twice."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randint(4, shape, generator=draw).float().contiguous(memory_format=torch.channels_last)
+    return x, torch.randn(F.max_pool2d(x, 3, 2, 1).shape, generator=draw)
+
+
+@pytest.mark.parametrize("shape", [(2, 3, 8, 8), (3, 70, 7, 9), (1, 2, 1, 1)])
+def test_pooling_equals_torch_in_the_interpreter(shape: tuple, tmp_path: Path) -> None:
+    """Also which of several equal values gets the gradient: the first."""
+    pytest.importorskip("triton")
+    x, dy = pool_case(shape)
+    torch.save((x, dy), tmp_path / "case.pt")
+    command = [sys.executable, "-c", POOL, str(tmp_path / "case.pt"), str(tmp_path / "out.pt")]
+    subprocess.run(command, check=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1"})
+    mine = torch.load(tmp_path / "out.pt", weights_only=True)
+    x.requires_grad_()
+    y = F.max_pool2d(x, 3, 2, 1)
+    y.backward(dy)
+    torch.testing.assert_close(mine, (y.detach(), x.grad))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_pooling_equals_torch_on_a_gpu() -> None:
+    from percentmatch.models.fused_pool import max_pool
+
+    found = []
+    x, dy = (each.cuda() for each in pool_case((36, 64, 112, 112)))
+    for pool in (max_pool, lambda x: F.max_pool2d(x, 3, 2, 1)):
+        leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
+        y = pool(leaf)
+        y.backward(dy)
+        found.append((y.detach(), leaf.grad))
+    torch.testing.assert_close(*found)
+
+
 @pytest.mark.parametrize("backbone", ["resnet50", "resnetblur50"])  # the latter has blocks of both kinds
 def test_the_same_names_and_on_a_cpu_the_same_numbers(backbone: str) -> None:
     """What is swapped falls back to torch's layers where it does not train on a GPU."""
@@ -167,6 +214,7 @@ def test_the_same_names_and_on_a_cpu_the_same_numbers(backbone: str) -> None:
     quicken(model, torch.device("cuda"))
     kinds = {type(module) for module in model.modules()}
     assert {QuickBottleneck, QuickNorm, QuickNormRelu} <= kinds
+    assert (QuickPool in kinds) == (backbone == "resnet50")
     assert (timm.models.resnet.Bottleneck in kinds) == (backbone == "resnetblur50")
     assert list(model.state_dict()) == names
     torch.testing.assert_close(model(images), before)

@@ -4,11 +4,12 @@ from percentmatch.models.classifier import Classifier, LinearHead, build_classif
 from percentmatch.models.ml_decoder import MLDecoder
 from percentmatch.models.modes import dropout_on, evaluating
 from percentmatch.models.quick import quicken
-from percentmatch.models.saved import Card, classifier_bytes, load_classifier
+from percentmatch.models.saved import Card, Decisions, classifier_bytes, load_classifier, read_card
 
 __all__ = [
     "Card",
     "Classifier",
+    "Decisions",
     "LinearHead",
     "MLDecoder",
     "build_classifier",
@@ -17,5 +18,6 @@ __all__ = [
     "evaluating",
     "load_classifier",
     "quicken",
+    "read_card",
     "to_tokens",
 ]

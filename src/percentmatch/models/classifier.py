@@ -12,12 +12,14 @@ from torch import Tensor, nn
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.models.ml_decoder import MLDecoder
 from percentmatch.models.weights import (
+    OFFLINE_BACKBONE,
     State,
     first_misfit,
     first_missing,
     load_backbone,
     load_head,
     part,
+    read_offline,
     read_weights,
     short_wait_for_hub,
 )
@@ -83,8 +85,9 @@ def build_classifier(
 ) -> Classifier:
     """Any timm model by name.
 
-    `weights`: "none" (random), "pretrained" (timm's), or a file (.safetensors, .pt, .pth, .bin) with a timm model's
-    state dict or a whole Classifier's; of the latter the head is used too if it fits, else the log says it is random.
+    `weights`: "none" (random), "pretrained" (timm's), "offline" (of tf_efficientnet_lite0, from a package), or a file
+    (.safetensors, .pt, .pth, .bin) with a timm model's state dict or a whole Classifier's; of the latter the head is
+    used too if it fits, else the log says it is random.
     Parameters that the head never reads (such as a ConvNeXt's last norm under an ML-Decoder) are frozen, so that
     every trainable parameter gets a gradient.
     """
@@ -97,7 +100,9 @@ def build_classifier(
     cfg = _known_cfg(backbone)
     if weights == "pretrained" and not cfg.has_weights:
         raise UserError(f"timm has no pretrained weights for '{backbone}'; use --weights none or give a file")
-    file = None if weights in ("none", "pretrained") else Path(weights)
+    if weights == "offline" and backbone != OFFLINE_BACKBONE:
+        raise UserError(f"--weights offline are those of {OFFLINE_BACKBONE}, not of '{backbone}'; name that --backbone")
+    file = None if weights in ("none", "pretrained", "offline") else Path(weights)
     state = {} if file is None else read_weights(file)
 
     img_size = image_size if cfg.fixed_input_size else None  # timm drops a None
@@ -112,6 +117,8 @@ def build_classifier(
 
     if weights == "pretrained":
         trunk.load_state_dict(_pretrained(backbone, img_size).state_dict())
+    elif weights == "offline":
+        load_backbone(trunk, *read_offline(trunk))
     elif file is not None:
         _load_file(classifier, state, file, backbone, img_size)
     return classifier
@@ -157,6 +164,15 @@ def _pretrained(name: str, img_size: int | None) -> nn.Module:
             f"the pretrained weights of '{name}' could not be fetched or loaded ({type(error).__name__}); "
             "check the connection, use --weights none or give a file"
         ) from error
+
+
+def can_fetch(name: str) -> bool:
+    """Whether timm's weights of a backbone can be had now; if so they are in the Hub's cache afterwards."""
+    try:
+        _pretrained(name, None)
+    except UserError:
+        return False
+    return True
 
 
 def _load_file(classifier: Classifier, state: State, file: Path, name: str, img_size: int | None) -> None:

@@ -83,8 +83,8 @@ def _normalise(
     x, residual, y, moments, weight, bias, rows, channels,
     added: tl.constexpr, relu: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
 ):  # fmt: skip
-    c = tl.program_id(0) * block_c + tl.arange(0, block_c)
-    r = tl.program_id(1) * block_r + tl.arange(0, block_r)
+    r = tl.program_id(0) * block_r + tl.arange(0, block_r)
+    c = tl.program_id(1) * block_c + tl.arange(0, block_c)
     there = c < channels
     mask = (r < rows)[:, None] & there[None, :]
     at = r[:, None].to(tl.int64) * channels + c[None, :]
@@ -151,8 +151,8 @@ def _backward(
     closes: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
 ):  # fmt: skip
     """The input's gradient. With `closes` the ReLU is worked out again from the input; else `dy` is from before it."""
-    c = tl.program_id(0) * block_c + tl.arange(0, block_c)
-    r = tl.program_id(1) * block_r + tl.arange(0, block_r)
+    r = tl.program_id(0) * block_r + tl.arange(0, block_r)
+    c = tl.program_id(1) * block_c + tl.arange(0, block_c)
     there = c < channels
     mask = (r < rows)[:, None] & there[None, :]
     at = r[:, None].to(tl.int64) * channels + c[None, :]
@@ -197,7 +197,7 @@ class _NormAct(torch.autograd.Function):
         added = residual is not None
         if added:
             residual = residual.contiguous(memory_format=torch.channels_last)
-        grid = (columns, triton.cdiv(rows, block_r))
+        grid = (triton.cdiv(rows, block_r), columns)  # only the first axis may be long
         _normalise[grid](x, residual, y, moments, weight, bias, rows, channels, added=added, relu=relu, **blocks)
         ctx.save_for_backward(x, y if relu and added else None, moments, weight, bias)
         ctx.added, ctx.relu = added, relu
@@ -225,7 +225,7 @@ class _NormAct(torch.autograd.Function):
         )
         _sum_chunks[(triton.cdiv(channels, FEW),)](sums, grads, channels, chunks, block_c=FEW)
         dx = torch.empty_like(x)
-        grid = (columns, triton.cdiv(rows, block_r))
+        grid = (triton.cdiv(rows, block_r), columns)  # only the first axis may be long
         dy, closes = (before, False) if ctx.added else (dy, ctx.relu)
         _backward[grid](dy, x, dx, *affine, grads, rows, channels, closes=closes, **blocks)
         return dx, before, grads[1], grads[0], None, None, None, None, None

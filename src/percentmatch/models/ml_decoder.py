@@ -45,7 +45,7 @@ class MLDecoder(nn.Module):
 
     def forward(self, tokens: Tensor) -> Tensor:
         memory = F.relu(self.embed(tokens))  # (n, t, e)
-        query = self.queries.expand(len(tokens), -1, -1)  # (n, q, e)
+        query = self.queries.expand(tokens.shape[0], -1, -1)  # (n, q, e)
         query = self.query_norm(query + self.dropout(query))  # in place of self-attention
         attended, _ = self.attention(query, memory, memory, need_weights=False)
         query = self.attention_norm(query + self.dropout(attended))

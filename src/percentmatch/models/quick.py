@@ -13,18 +13,19 @@ from percentmatch.models.classifier import Classifier
 
 
 @lru_cache(maxsize=1)
-def _kernel() -> Any:
-    """`fused_norm.norm_act`, or None without triton."""
+def _kernels() -> tuple[Any, Any]:
+    """`fused_norm.norm_act` and `fused_pool.max_pool`, or twice None without triton."""
     try:
         from percentmatch.models.fused_norm import norm_act
+        from percentmatch.models.fused_pool import max_pool
     except ImportError:
-        return None
-    return norm_act
+        return None, None
+    return norm_act, max_pool
 
 
 def forked(norm: Any, x: Tensor, residual: Tensor | None = None, *, relu: bool = True) -> tuple[Tensor, Tensor]:
     """relu(norm(x) + residual) of an nn.BatchNorm2d, twice; by one kernel where it trains on a GPU."""
-    kernel = _kernel() if norm.training and x.is_cuda else None
+    kernel = _kernels()[0] if norm.training and x.is_cuda else None
     if kernel:
         return kernel(norm, x, residual, relu=relu)
     y = nn.BatchNorm2d.forward(norm, x)
@@ -45,12 +46,17 @@ class QuickNormRelu(nn.BatchNorm2d):
         return forked(self, input)[0]
 
 
+class QuickPool(nn.MaxPool2d):
+    def forward(self, input: Tensor) -> Tensor:
+        return _kernels()[1](input) if self.training and input.is_cuda else super().forward(input)
+
+
 class _Block:
     """One that can pass its output on twice: for the next block's convolution, and for its shortcut."""
 
     forks = False
 
-    def forward(self: Any, x: Tensor | tuple[Tensor, Tensor]) -> Tensor | tuple[Tensor, Tensor]:
+    def forward(self: Any, x: Any) -> Any:  # a tensor, or one twice
         x, shortcut = x if isinstance(x, tuple) else (x, x)
         shortcut = shortcut if self.downsample is None else self.downsample(shortcut)
         *inner, (conv, norm) = self.layers()
@@ -76,7 +82,7 @@ QUICK: dict[type[nn.Module], type[nn.Module]] = {BasicBlock: QuickBasicBlock, Bo
 def quicken(model: Classifier, device: torch.device) -> Classifier:
     """The same model, parameters and names, in place; unchanged on a CPU and where it is no plain ResNet."""
     backbone = model.backbone
-    if device.type != "cuda" or not _kernel() or type(backbone) is not ResNet:
+    if device.type != "cuda" or not _kernels()[0] or type(backbone) is not ResNet:
         return model
     blocks: list[Any] = [module for module in backbone.modules() if type(module) in QUICK]
     for block in blocks:
@@ -88,6 +94,9 @@ def quicken(model: Classifier, device: torch.device) -> Classifier:
         block.forks = isinstance(block, _Block) and isinstance(following, _Block)
     if _learns(backbone.bn1) and type(backbone.act1) is nn.ReLU:
         backbone.bn1.__class__, backbone.act1 = QuickNormRelu, nn.Identity()
+    pool = backbone.maxpool
+    if type(pool) is nn.MaxPool2d and (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (3, 2, 1, 1):
+        pool.__class__ = QuickPool
     return model
 
 

