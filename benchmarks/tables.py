@@ -51,6 +51,14 @@ def demo_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def demo_threads_line(results: dict[str, Any], other: dict[str, Any]) -> str:
+    """The same seed with another number of threads, method by method."""
+    usual = {run["method"]: run["mAP"] for run in results["runs"] if run["seed"] == other["runs"][0]["seed"]}
+    rows = (f"{run['method']} {100 * run['mAP']:.1f} ({100 * usual[run['method']]:.1f})" for run in other["runs"])
+    seed = other["runs"][0]["seed"]
+    return f"Seed {seed} on one thread (in brackets on two), test mAP: {', '.join(rows)}; {_where(other)}.\n"
+
+
 def tuning_table(results: dict[str, Any], batches: tuple[str, ...]) -> str:
     """Validation mAP of each setting, and its gain over the supervised runs of the same batch, labels and seeds."""
     lines = ["| batch | labels | run | seeds | validation mAP | AUC | gain in mAP |", "|---|---|---|---|---|---|---|"]
@@ -147,6 +155,45 @@ def scenes_tuning_table(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", f"Conditions: {results['conditions']}.", ""])
 
 
+def voc_tuning_table(results: dict[str, Any]) -> str:
+    """Each run in its order; of pseudo-labels, how many of the positive ones were right near the end."""
+    lines = ["| batch | run | validation mAP | AUC | positive pseudo-labels right |", "|---|---|---|---|---|"]
+    for run in results["runs"]:
+        if "probe500" in run:
+            values = f"linear on frozen features: {100 * run['probe500']:.1f} | |"
+        else:
+            values = f"{100 * run['mAP']:.1f} | {100 * run['AUC']:.1f} |"
+        last = run.get("audit") or [{}]
+        picked = last[-1].get("positives_selected")
+        right = f"{last[-1]['positives_right'] / picked:.0%}" if picked else ""
+        lines.append(f"| {run['batch']} | {run['name']} | {values} {right} |")
+    where = f"one {results['hardware']}, torch {results['torch']}, commit {results['commit']}, seed {results['seed']}"
+    return "\n".join([*lines, "", f"Conditions: {results['about']}; {where}.", ""])
+
+
+def voc_paper_table(run: dict[str, Any]) -> str:
+    """The test score of one run, and its pseudo-labels over time."""
+    score, counted = run["test"]["ema"], run["test"]["ema"]["difficult_as_positive"]
+    lines = [
+        "| step | mean class weight | positives a step | of them right | negatives right |",
+        "|---|---|---|---|---|",
+    ]
+    for row in run["pseudo_labels"][1::4]:
+        picked, refused = row["positives_selected"], row["negatives_selected"]
+        right = f"{row['positives_right'] / picked:.0%}" if picked else ""
+        absent = f"{row['negatives_right'] / refused:.1%}" if refused else ""
+        lines.append(f"| {row['step']:,} | {row['mean_weight']:.2f} | {picked:.1f} | {right} | {absent} |")
+    lines += [
+        "",
+        f"{run['method']}, {run['labeled']} labels, seed {run['seed']}, split {run['split']}: test mAP "
+        f"{100 * score['mAP']:.1f}, AUC {100 * score['AUC']:.1f} (mAP {100 * counted['mAP']:.1f} "
+        f"with difficult pairs as positives), scored once, last moving average; {run['wall_seconds']:.0f} seconds from "
+        f"start to end; {_where(run['environment'])}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def voc_cpu_table(results: dict[str, Any]) -> str:
     run, images = results["run"], results["images"]
     lines = ["| images | mAP | AUC | 11-point mAP | mAP, difficult pairs as positives |", "|---|---|---|---|---|"]
@@ -188,6 +235,50 @@ def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
     pyplot.close(figure)
 
 
+def speed_table(part: str, measured: list[dict[str, Any]]) -> str:
+    """The tables of one part of `percentmatch speed` on every machine that has measured it."""
+    from percentmatch.speed import sheets
+
+    lines = []
+    for results in (each for each in measured if part in each["parts"]):
+        figures = results["parts"][part]
+        lines += [f"{results['device']}{': failed: ' + figures['failed'] if 'failed' in figures else ''}", ""]
+        for sheet in sheets(part, figures):
+            lines += [f"| {' | '.join(row)} |" for row in (sheet.columns, ("---",) * len(sheet.columns), *sheet.rows)]
+            lines.append("")
+    return "\n".join(lines)
+
+
+def speed_conditions(measured: list[dict[str, Any]]) -> str:
+    lines = []
+    for results in measured:
+        had, cores = results["settings"], f"{results['cpu_cores']} CPU cores"
+        cores = "" if results["device"] == cores else f", {cores}"
+        load = results.get("load_average_before")
+        busy = "" if load is None else f" Load average before it began: {load}."
+        lines.append(
+            f"- {_where(results)}{cores}: {had['backbone']} with the {had['head']} head, "
+            f"{had['image_size']} pixels, {had['labeled_batch']} labeled and as many unlabeled images a step, "
+            f"{had['classes']} classes, {had['num_images']:,} images; {had['repeats']} rounds of {had['steps']} steps."
+            f"{busy}"
+        )
+    return "\n".join([*lines, ""])
+
+
+def speed_results() -> list[dict[str, Any]]:
+    """Of the machines measured so far."""
+    files = (ROOT / "results" / f"{name}.json" for name in ("speed", "speed_cpu"))
+    return [json.loads(file.read_text()) for file in files if file.exists()]
+
+
+def fill_speed(file: Path, measured: list[dict[str, Any]]) -> None:
+    from percentmatch.speed import PARTS
+
+    fill(file, "conditions", speed_conditions(measured))
+    for part in PARTS:
+        fill(file, part, speed_table(part, measured))
+
+
 def main() -> None:
     """Write every table again from the results files."""
     demo, labeler, tuning, voc_cpu, scenes, scenes_tuning = (
@@ -197,11 +288,18 @@ def main() -> None:
     for file in ("README.md", "docs/methods/README.md"):
         fill(ROOT / file, "scenes", scenes_table(scenes))
     fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(scenes_tuning))
+    voc_tuning = json.loads((ROOT / "results/voc2007/tuning.json").read_text())
+    fill(ROOT / "docs/experiments.md", "voc_tuning", voc_tuning_table(voc_tuning))
+    voc_paper = json.loads((ROOT / "results/voc2007/paper_first.json").read_text())
+    fill(ROOT / "docs/experiments.md", "voc_paper", voc_paper_table(voc_paper))
     fill(ROOT / "docs/voc.md", "voc_cpu", voc_cpu_table(voc_cpu))
     voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
     for file in ("README.md", "docs/demo.md"):
         fill(ROOT / file, "demo", demo_table(demo))
+    one_thread = json.loads((ROOT / "results/demo_one_thread.json").read_text())
+    fill(ROOT / "docs/demo.md", "demo_threads", demo_threads_line(demo, one_thread))
     fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(labeler))
+    fill_speed(ROOT / "docs/speed.md", speed_results())
     fill(ROOT / "docs/experiments.md", "tuning", tuning_table(tuning, ("7", "8")))
 
 
