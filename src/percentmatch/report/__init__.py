@@ -1,0 +1,94 @@
+"""Run folders in, one self-contained HTML page out."""
+
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from percentmatch.checkpoint import replacing
+from percentmatch.data import Data
+from percentmatch.data.cache import Progress
+from percentmatch.data.load import print_to_stderr
+from percentmatch.device import pick_device
+from percentmatch.errors import UserError
+from percentmatch.report.collect import RunRecord, read_run, short_names
+from percentmatch.report.entry import Entry
+from percentmatch.report.page import page
+from percentmatch.report.scoring import ScoredRun, score_own_images
+from percentmatch.run_folder import PLACES
+
+NO_IMAGES = "the page was asked for without images"
+
+
+def write_report(
+    runs: Sequence[Path],
+    out: Path,
+    *,
+    images: bool = True,
+    device: str = "auto",
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    say: Callable[[str], None] = print_to_stderr,
+) -> None:
+    """Write the report of one run or of several to `out`.
+
+    With `images`, each run's model scores the run's own images; what cannot be scored is left out, and `say` and the
+    page tell why. `data` is what the runs were given in Python, if so; else `moved` may say where their root, labels or
+    images are now.
+    """
+    if not runs:
+        raise UserError("name at least one run folder")
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file that ends in .html")
+    if out.suffix.lower() not in (".html", ".htm"):
+        raise UserError(f"--out {out} must end in .html")
+    wrong = sorted(set(moved or {}) - set(PLACES))
+    if wrong:
+        raise UserError(f"--set says where the runs' data is now, by {', '.join(PLACES)}, not by '{wrong[0]}'")
+    if images:
+        pick_device(device)
+    records = [read_run(path, name) for path, name in zip(runs, short_names(runs), strict=True)]
+    found = [_score(record, images, device, data, moved or {}, progress) for record in records]
+    for record, (_, missing) in zip(records, found, strict=True):
+        if missing and images:
+            say(f"{record.name}: without intervals and images: {missing}")
+    names = [_class_names(record, scored) for record, (scored, _) in zip(records, found, strict=True)]
+    classes = list(dict.fromkeys(name for each in names for name in each))
+    places = {name: place for place, name in enumerate(classes)}
+    most_points = max(40, min(120, 12_000 // max(len(classes) * len(records), 1)))
+    entries = [
+        Entry(record, *found[n], names[n], tuple(places[name] for name in names[n]), f"run{n + 1}", most_points)
+        for n, record in enumerate(records)
+    ]
+    text = page(entries, classes)
+    with replacing(out) as file:
+        file.write(text)
+
+
+def _score(
+    record: RunRecord,
+    images: bool,
+    device: str,
+    data: Data | None,
+    moved: Mapping[str, Any],
+    progress: Progress | None,
+) -> tuple[ScoredRun | None, str | None]:
+    """The scores, or why there are none."""
+    if not images:
+        return None, NO_IMAGES
+    if not record.metrics:
+        return None, "the run has not finished, and a model is saved at the end"
+    try:
+        return score_own_images(record, device, data=data, moved=moved, progress=progress), None
+    except (UserError, OSError) as error:
+        return None, " ".join(str(error).split()).rstrip(".")
+
+
+def _class_names(record: RunRecord, scored: ScoredRun | None) -> tuple[str, ...]:
+    """From the log, from the model, or numbers."""
+    if record.class_names:
+        return record.class_names
+    if scored:
+        return scored.class_names
+    number = max((len(values) for row in record.train for values in row["classes"].values()), default=0)
+    return tuple(f"class {n + 1}" for n in range(number))

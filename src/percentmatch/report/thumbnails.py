@@ -1,0 +1,110 @@
+"""The images a reader wants to see of each class, as small pictures inside the page."""
+
+import base64
+import io
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor
+
+from percentmatch.report.scoring import ScoredPart, ScoredRun
+
+GROUPS = {
+    "surest": "Surest: the highest scores",
+    "doubtful": "Most doubtful: nearest to the class's threshold",
+    "false": "Most wrong: high scores without the class",
+    "missed": "Most wrong: low scores with the class",
+}
+SIDE = 96  # pixels
+PICTURES = 480  # of a page, about; at 2 to 3 kB each
+
+
+@dataclass(frozen=True)
+class Choice:
+    """Rows of images to show for one class: by group."""
+
+    rows: dict[str, list[int]]
+
+
+class Album:
+    """Pictures of the page, each kept once even if several runs and classes show it."""
+
+    def __init__(self) -> None:
+        self.pictures: list[str] = []
+        self._places: dict[bytes, int] = {}
+
+    def add(self, pixels: Tensor) -> int:
+        """The place of an image (3, h, w) in `pictures`."""
+        key = pixels.contiguous().numpy().tobytes()
+        if key not in self._places:
+            self._places[key] = len(self.pictures)
+            self.pictures.append(picture(pixels))
+        return self._places[key]
+
+
+def picture(pixels: Tensor) -> str:
+    """An image (3, h, w) as a data address, at most SIDE pixels wide and high."""
+    image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    image.thumbnail((SIDE, SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=70, method=4)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def choose(part: ScoredPart, thresholds: Tensor, number: int) -> list[Choice]:
+    """For each class up to `number` images a group, from pairs whose label is known."""
+    targets, known = part.images.scoring_labels(count_difficult=False)
+    choices = []
+    for column, threshold in enumerate(thresholds.tolist()):
+        scores, shows, counted = part.scores[:, column], targets[:, column] > 0, known[:, column] > 0
+        doubt = (scores.clamp(1e-6, 1 - 1e-6).logit() - torch.tensor(threshold).clamp(1e-6, 1 - 1e-6).logit()).abs()
+        keys = {
+            "surest": (scores, counted),
+            "doubtful": (-doubt, counted),
+            "false": (scores, counted & ~shows & (scores >= threshold)),
+            "missed": (-scores, counted & shows & (scores < threshold)),
+        }
+        choices.append(Choice({name: _first(key, among, number) for name, (key, among) in keys.items()}))
+    return choices
+
+
+def gallery(scored: ScoredRun, album: Album, class_index: Sequence[int], num_runs: int) -> dict[str, Any] | None:
+    """What the page's script shows: images with their labels, and the choice of each class; None without images."""
+    name = next((name for name in ("validation", "test") if name in scored.parts), None)
+    if name is None:
+        return None
+    part = scored.parts[name]
+    number = max(2, min(6, PICTURES // (len(GROUPS) * len(class_index) * num_runs)))
+    choices = choose(part, scored.thresholds, number)
+    truth, predicted = part.images.targets > 0, part.scores >= scored.thresholds  # (n, c)
+    if scored.task == "single-label":
+        predicted = torch.zeros_like(truth).scatter_(1, part.scores.argmax(dim=1, keepdim=True), True)
+    places: dict[int, int] = {}
+    images: list[dict[str, Any]] = []
+    for row in dict.fromkeys(row for choice in choices for rows in choice.rows.values() for row in rows):
+        places[row] = len(images)
+        images.append(
+            {
+                "name": part.images.ids[row],
+                "picture": album.add(part.images.pixels[row]),
+                "true": [class_index[c] for c in truth[row].nonzero().flatten().tolist()],
+                "predicted": [class_index[c] for c in predicted[row].nonzero().flatten().tolist()],
+            }
+        )
+    classes = {
+        class_index[column]: {
+            group: [[places[row], round(float(part.scores[row, column]), 4)] for row in rows]
+            for group, rows in choice.rows.items()
+        }
+        for column, choice in enumerate(choices)
+    }
+    return {"part": name, "images": images, "classes": classes}
+
+
+def _first(key: Tensor, among: Tensor, number: int) -> list[int]:
+    """The rows with the largest keys among those marked."""
+    rows = among.nonzero().flatten()
+    return rows[key[rows].argsort(descending=True, stable=True)[:number]].tolist()
