@@ -1,0 +1,253 @@
+"""A self-supervised warm start: a backbone learns to tell the pool's images apart, without labels (SimCLR).
+
+Each step makes two views of every image of its batch; the loss asks that they find each other among all views (Chen et
+al. 2020). What is kept is a backbone for `train --weights`; the projector is thrown away. Every draw is a function of
+seed and step, so a warm start resumes exactly, as a run does.
+"""
+
+import sys
+import time
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from percentmatch.augment import Plan, apply, draw, frame, fused_views, mix, shrink
+from percentmatch.checkpoint import Saver, load_checkpoint, read_json, write_atomic, write_json
+from percentmatch.config import PretrainSettings
+from percentmatch.data import Data, load_data, split_data
+from percentmatch.device import Sender, pick_device
+from percentmatch.errors import UserError
+from percentmatch.graph import Replay
+from percentmatch.loader import PLAN, UNLABELED, Drawn, fits, rows_at
+from percentmatch.meter import Meter
+from percentmatch.models import LinearHead, build_classifier, quicken
+from percentmatch.optim import build_optimizer, device_options, lr_at, set_lr
+from percentmatch.progress import Counting, Report
+from percentmatch.signals import Stopped, StopRequest
+from percentmatch.warm_folder import WarmFolder
+
+INIT = 1_000_037  # stream of the initial weights
+HIDDEN, WIDTH = 2048, 256  # of the projector
+
+
+class Embedder(nn.Module):
+    """Images (n, 3, h, w), normalised with `mean` and `std` -> embeddings (n, WIDTH)."""
+
+    def __init__(self, backbone: str, image_size: int, device: torch.device) -> None:
+        super().__init__()
+        model = build_classifier(backbone, num_classes=1, head="linear", image_size=image_size)
+        assert isinstance(model.head, LinearHead)
+        width = model.head.linear.in_features
+        self.backbone, self.mean, self.std = quicken(model, device).backbone, model.mean, model.std
+        self.project = nn.Sequential(
+            nn.Linear(width, HIDDEN, bias=False),
+            nn.BatchNorm1d(HIDDEN),
+            nn.ReLU(),
+            nn.Linear(HIDDEN, WIDTH, bias=False),
+            nn.BatchNorm1d(WIDTH, affine=False),
+        )
+
+    def forward(self, images: Tensor) -> Tensor:
+        features = self.backbone.forward_features(images)
+        return self.project(self.backbone.forward_head(features, pre_logits=True))
+
+
+def nt_xent(one: Tensor, other: Tensor, temperature: float) -> Tensor:
+    """NT-Xent (Eq. 1 of Chen et al.) of embeddings (n, d) of two views of n images: the mean over the 2n views.
+
+    Each view is to pick the other view of its image among the 2n - 1 others, by cosine similarity.
+    """
+    unit = F.normalize(torch.cat([one, other]).float(), dim=1)  # (2n, d)
+    itself = torch.eye(len(unit), dtype=torch.bool, device=unit.device)
+    similar = (unit @ unit.T / temperature).masked_fill(itself, -torch.inf)  # (2n, 2n)
+    return F.cross_entropy(similar, torch.arange(len(unit), device=unit.device).roll(len(one)))
+
+
+class WarmStart:
+    """Everything that moves during a warm start, so that saving it is saving all."""
+
+    def __init__(
+        self,
+        settings: PretrainSettings,
+        folder: WarmFolder,
+        data: Data,
+        device: torch.device,
+        *,
+        resumed: bool = False,
+    ) -> None:
+        self.settings, self.folder, self.device = settings, folder, device
+        self.split = split_data(settings, data, saved=folder.run.split if resumed else None)
+        self.rows = data.pool.rows((*self.split.labeled, *self.split.unlabeled)).sort().values  # (n,) on the host
+        if len(self.rows) < settings.batch:
+            raise UserError(
+                f"--batch {settings.batch} asks for more images than the {len(self.rows)} there are to learn from, "
+                "labeled and unlabeled; lower it"
+            )
+        config = settings.as_config()
+        torch.manual_seed(mix(settings.seed, INIT))
+        model = Embedder(settings.backbone, settings.image_size, device)
+        self.model = model.to(device).to(memory_format=torch.channels_last)
+        self.optimizer = build_optimizer(self.model, config, device)
+        self.trained = [each for each in self.model.parameters() if each.requires_grad]
+        self.pixels = shrink(frame(data.pool.pixels, settings.frame), config.decode_size)
+        self.resident = fits(self.pixels, device)
+        self.pixels = self.pixels.to(device).contiguous() if self.resident else self.pixels
+        self.fused = fused_views(device)
+        self.sender, self.saver, self.replay = Sender(device), Saver(), Replay(device) if self.fused else None
+        self.meter, self.loss, self.step = Meter(), 0.0, 0
+        self.seconds, self.began = 0.0, time.monotonic()
+
+    def draw(self, step: int) -> Drawn:
+        """What a step needs to know, on the host."""
+        settings, n = self.settings, self.settings.batch
+        rows = self.rows[rows_at(settings.seed, UNLABELED, step * n, n, len(self.rows))]  # (n,)
+        size_in, slots = (self.pixels.shape[-2], self.pixels.shape[-1]), torch.arange(n)
+        plans = [
+            draw(settings.view, size_in=size_in, seed=settings.seed, step=step, sample=slots, stream=stream)
+            for stream in (0, 1)
+        ]
+        drawn = {name: torch.cat([getattr(plan, name) for plan in plans]) for name in PLAN}
+        if not self.resident:
+            drawn["pixels"], rows = self.pixels[rows], slots
+        lr = lr_at(step, max_lr=settings.lr, total_steps=settings.total_steps, warmup_ratio=settings.lr_warmup_ratio)
+        rate = torch.tensor(lr, dtype=torch.float64)
+        return {**drawn, "rows": rows.repeat(2), "lr": rate, "step": torch.tensor(step)}
+
+    def views(self, drawn: Drawn, sent: Drawn) -> Tensor:
+        """The first views of all images of the batch, then the second: (2n, 3, h, w)."""
+        pixels = self.pixels if self.resident else sent["pixels"]
+        options = {"size": self.settings.image_size, "mean": self.model.mean, "std": self.model.std}
+        if self.fused:
+            return self.fused(pixels, sent["rows"], Plan(*(sent[name] for name in PLAN)), **options)
+        return apply(pixels[sent["rows"]], Plan(*(drawn[name] for name in PLAN)), **options)
+
+    def log_row(self) -> float:
+        """Write the mean loss since the last row, and return it."""
+        self.saver.check()
+        self.check_finite()
+        self.loss = self.meter.read()["loss"]
+        lr = float(self.optimizer.param_groups[0]["lr"])
+        self.folder.run.append({"step": self.step, "loss": self.loss, "lr": lr})
+        return self.loss
+
+    def check_finite(self) -> None:
+        """Stop if the loss or a gradient was not finite since the start (waits for the device)."""
+        if found := self.meter.first_bad():
+            raise UserError(f"{found[0]} not finite in step {found[1] + 1}; begin in another --out with a lower --lr")
+
+    def save(self) -> None:
+        self.check_finite()
+        self.seconds, self.began = self.seconds + time.monotonic() - self.began, time.monotonic()
+        state = {"step": self.step, "seconds": self.seconds, "loss": self.loss, "model": self.model.state_dict()}
+        state |= {"optimizer": self.optimizer.state_dict(), "meter": self.meter.state_dict()}
+        self.saver.save(self.folder.run.checkpoint, state)
+
+    def restore(self) -> None:
+        """Take up the last checkpoint, or begin at step 0 where there is none yet."""
+        checkpoint = self.folder.run.checkpoint
+        if checkpoint.exists():
+            state = load_checkpoint(checkpoint, self.device)
+            try:
+                self.model.load_state_dict(state["model"])
+                for group in state["optimizer"]["param_groups"]:  # as here, not as where it was saved
+                    group |= device_options(self.settings.lr, self.device)
+                self.optimizer.load_state_dict(state["optimizer"])
+                self.meter.load_state_dict(state["meter"])
+                self.step, self.seconds, self.loss = state["step"], state["seconds"], state["loss"]
+            except (KeyError, RuntimeError, ValueError, TypeError) as error:
+                raise UserError(
+                    f"'{checkpoint}' is not the checkpoint of this warm start; choose another --out"
+                ) from error
+        else:
+            print(f"no checkpoint in '{self.folder.path}' yet: beginning at step 0", file=sys.stderr)
+        self.folder.run.keep_log(self.step)
+
+    def finish(self) -> dict[str, Any]:
+        """Write the backbone for `train --weights`, then what became of the warm start."""
+        state = self.model.backbone.state_dict()
+        state = {name: value.float() if value.is_floating_point() else value for name, value in state.items()}
+        write_atomic(self.folder.backbone, save({name: value.cpu().contiguous() for name, value in state.items()}))
+        result = {
+            "minutes": round((self.seconds + time.monotonic() - self.began) / 60, 2),
+            "images": len(self.rows),
+            "steps": self.step,
+            "loss": self.loss,
+            "split": self.split.digest,
+            "environment": read_json(self.folder.run.environment),
+        }
+        write_json(self.folder.result, result)
+        return result
+
+
+def pretrain(
+    settings: PretrainSettings, out: str | Path, *, resume: bool = False, data: Data | None = None
+) -> dict[str, Any]:
+    """Train a backbone as `settings` say into the folder `out`; returns what pretrain.json holds.
+
+    It sees the labeled and unlabeled images of the split, no labels, and no images for validation or test. `data`
+    replaces the data that the settings name. With `resume` it continues from its last checkpoint, exactly.
+    """
+    folder = WarmFolder(Path(out))
+    if data is not None:
+        settings = replace(settings, data="custom")
+    if resume:
+        folder.check_same(settings)
+        if folder.result.exists():
+            return read_json(folder.result)
+    else:
+        folder.check_new()
+    device = pick_device(settings.device, deterministic=settings.deterministic)
+    if data is None:
+        with Counting("decoding images") as progress:
+            data = load_data(settings.as_config(), progress=progress)
+    warm = WarmStart(settings, folder, data, device, resumed=resume)
+    if not resume:
+        folder.create(settings)
+    folder.run.complete(warm.split, device)
+    if resume:
+        warm.restore()
+
+    steps = settings.total_steps
+    with StopRequest() as stop, warm.saver, Report("pretrain", steps, warm.step, 2 * settings.batch) as report:
+        for step in range(warm.step, steps):
+            pretrain_step(warm, step)
+            warm.step = done = step + 1
+            report.step(done)
+            if done % settings.log_every == 0 or done == steps:  # the only device-to-host copies
+                report.row(done, loss=warm.log_row())
+            if done % settings.save_every == 0 or done == steps or stop.number:
+                warm.save()
+            if stop.number and done < steps:
+                how = f"continue with --out {folder.path} --resume"
+                raise Stopped(f"stopped at step {done} of {steps}; {how}", stop.number)
+    return warm.finish()
+
+
+def pretrain_step(warm: WarmStart, step: int) -> None:
+    """One optimizer step. Nothing in it waits for the device."""
+    torch.manual_seed(mix(warm.settings.seed, step))  # dropout; views and samples draw by themselves
+    drawn = warm.draw(step)
+    do = partial(update, warm, drawn, warm.sender.send(drawn))
+    warm.meter.count += 1
+    warm.replay(do) if warm.replay else do()
+
+
+def update(warm: WarmStart, drawn: Drawn, sent: Drawn) -> None:
+    """All that a step does, from what was drawn for it and sent. On a GPU it is captured once and replayed."""
+    set_lr(warm.optimizer, sent["lr"])
+    warm.optimizer.zero_grad(set_to_none=True)
+    views = warm.views(drawn, sent)
+    with torch.autocast(warm.device.type, dtype=torch.bfloat16, enabled=warm.device.type == "cuda"):
+        one, other = warm.model(views).chunk(2)
+    loss = nt_xent(one, other, warm.settings.temperature)
+    loss.backward()
+    norm = nn.utils.get_total_norm([each.grad for each in warm.trained if each.grad is not None])
+    warm.meter.watch({"loss": loss.detach(), "gradient norm": norm}, sent["step"])
+    warm.meter.add({"loss": loss.detach()})
+    warm.optimizer.step()

@@ -1,0 +1,52 @@
+"""The folder of a warm start, the contract between `pretrain` and what goes on from it."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+
+import yaml
+
+from percentmatch.checkpoint import write_atomic
+from percentmatch.config import PretrainSettings
+from percentmatch.errors import UserError
+from percentmatch.run_folder import MAY_CHANGE, PLACES, RunFolder, read_yaml
+
+
+class WarmFolder:
+    """pretrain.yaml, backbone.safetensors, pretrain.json; and log.jsonl, last.pt and split.json as in a run folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path, self.run = path, RunFolder(path)
+        self.settings, self.backbone = path / "pretrain.yaml", path / "backbone.safetensors"
+        self.result = path / "pretrain.json"
+
+    def check_new(self) -> None:
+        if self.settings.exists():
+            raise UserError(
+                f"'{self.path}' already holds a warm start; continue it with --resume or choose another --out"
+            )
+        self.run.check_new()
+
+    def create(self, settings: PretrainSettings) -> None:
+        try:
+            self.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
+        places = {name: getattr(settings, name) for name in (*PLACES, "unlabeled")}
+        here = {name: os.path.abspath(place) for name, place in places.items() if place}
+        write_atomic(self.settings, yaml.safe_dump(replace(settings, **here).to_dict(), sort_keys=False).encode())
+
+    def read_settings(self) -> PretrainSettings:
+        if not self.settings.exists():
+            raise UserError(f"'{self.path}' holds no warm start (it has no pretrain.yaml)")
+        return PretrainSettings.from_dict(read_yaml(self.settings), source=str(self.settings))
+
+    def check_same(self, settings: PretrainSettings) -> None:
+        """Refuse other settings than the warm start began with."""
+        mine, theirs = self.read_settings().to_dict(), settings.to_dict()
+        for name in mine:
+            if name not in MAY_CHANGE and mine[name] != theirs[name]:
+                raise UserError(
+                    f"'{self.path}' was begun with {name}={mine[name]}, not {theirs[name]}; resume with the same "
+                    "settings or choose another --out"
+                )

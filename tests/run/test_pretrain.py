@@ -1,0 +1,448 @@
+"""The warm start: its loss, what it learns and from which images, its folder, exact resume, and grids that use it."""
+
+import json
+import math
+import signal
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import load_file
+from tiny import TINY, rows
+from torch import Tensor
+from torch.nn import functional as F
+
+from percentmatch import benchmark, cli
+from percentmatch import pretrain as module
+from percentmatch import train as train_module
+from percentmatch.config import DataSettings, PretrainSettings
+from percentmatch.data import Data, load_data, split_data
+from percentmatch.errors import UserError
+from percentmatch.models import build_classifier
+from percentmatch.optim import lr_at
+from percentmatch.pretrain import WarmStart, nt_xent, pretrain, pretrain_step
+from percentmatch.signals import Stopped
+from percentmatch.train import train
+from percentmatch.warm_folder import WarmFolder
+
+WARM = PretrainSettings(
+    scenes_pool=60,
+    scenes_test=10,
+    validation=20,
+    backbone="test_resnet",
+    image_size=32,
+    batch=16,
+    total_steps=6,
+    log_every=2,
+    save_every=4,
+)
+
+
+@pytest.fixture(scope="module")
+def warm(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An undisturbed warm start."""
+    folder = tmp_path_factory.mktemp("warm") / "whole"
+    pretrain(WARM, folder)
+    return folder
+
+
+def test_the_loss_by_hand() -> None:
+    """Two images along the axes; both views of the first point along x, those of the second along y.
+
+    Each view sees its partner at cosine 1 and two others at 0: -log(e^(1/t) / (e^(1/t) + 2)) = log(1 + 2 e^(-1/t)).
+    Lengths do not matter. With the second views swapped, the partner is one of those at 0: log(e^(1/t) + 2).
+    """
+    one, other = torch.tensor([[3.0, 0.0], [0.0, 0.5]]), torch.tensor([[0.2, 0.0], [0.0, 7.0]])
+    assert nt_xent(one, other, 0.5).item() == pytest.approx(math.log(1 + 2 * math.exp(-2)), rel=1e-6)
+    assert nt_xent(one, other.flip(0), 0.5).item() == pytest.approx(math.log(math.exp(2) + 2), rel=1e-6)
+
+
+def slow(one: list[list[float]], other: list[list[float]], temperature: float) -> float:
+    """Equation 1 of Chen et al., view by view, without tensors."""
+    views, n = one + other, len(one)
+
+    def similar(a: list[float], b: list[float]) -> float:
+        return sum(x * y for x, y in zip(a, b, strict=True)) / math.hypot(*a) / math.hypot(*b)
+
+    losses = []
+    for i, view in enumerate(views):
+        weights = {k: math.exp(similar(view, views[k]) / temperature) for k in range(2 * n) if k != i}
+        losses.append(-math.log(weights[(i + n) % (2 * n)] / sum(weights.values())))
+    return sum(losses) / (2 * n)
+
+
+def test_the_loss_against_a_slow_one() -> None:
+    draw = torch.Generator().manual_seed(0)
+    one, other = torch.randn(2, 7, 5, generator=draw).unbind()
+    assert nt_xent(one, other, 0.2).item() == pytest.approx(slow(one.tolist(), other.tolist(), 0.2), rel=1e-5)
+    half = nt_xent(one.bfloat16(), other.bfloat16(), 0.2)
+    assert half.dtype == torch.float32
+
+
+def alike(warm: WarmStart) -> float:
+    """How much more alike, by cosine, two views of an image are than those of different images; on new views."""
+    drawn = warm.draw(10_000)
+    with torch.no_grad():
+        unit = F.normalize(warm.model(warm.views(drawn, drawn)), dim=1)
+    similar = unit @ unit.T
+    n = len(unit) // 2
+    same = similar.diagonal(n)
+    return float(same.mean() - (similar.sum() - 2 * n - 2 * same.sum()) / (4 * n * n - 4 * n))
+
+
+def test_views_of_an_image_become_alike(tmp_path: Path) -> None:
+    settings = replace(WARM, total_steps=16)
+    warm = WarmStart(settings, WarmFolder(tmp_path), load_data(settings.as_config()), torch.device("cpu"))
+    before = alike(warm)
+    for step in range(16):
+        pretrain_step(warm, step)
+    assert alike(warm) > before + 0.08
+
+
+def test_a_step_draws_two_views_of_the_images_in_turn(tmp_path: Path) -> None:
+    """40 images, 16 a step: five steps see each image twice. Seed and step decide everything."""
+    data = load_data(WARM.as_config())
+    warm, other = (WarmStart(replace(WARM, seed=s), WarmFolder(tmp_path), data, torch.device("cpu")) for s in (0, 1))
+    drawn = [warm.draw(step) for step in range(5)]
+    for each in drawn:
+        first, second = each["rows"].chunk(2)
+        assert torch.equal(first, second)
+        assert not torch.equal(*each["matrix"].chunk(2))
+    seen = torch.cat([each["rows"][:16] for each in drawn])
+    assert seen.bincount(minlength=60).nonzero().flatten().tolist() == warm.rows.tolist()
+    assert seen.bincount().unique().tolist() == [0, 2]
+    again = warm.draw(3)
+    assert all(torch.equal(again[name], value) for name, value in drawn[3].items())
+    assert not torch.equal(other.draw(3)["rows"], drawn[3]["rows"])
+    assert not torch.equal(drawn[3]["matrix"], drawn[2]["matrix"])
+
+
+def test_the_projector_and_the_defaults_are_those_that_were_measured() -> None:
+    settings = PretrainSettings()
+    model = module.Embedder("test_resnet", 32, torch.device("cpu"))
+    layers = [type(layer).__name__ for layer in model.project]
+    assert layers == ["Linear", "BatchNorm1d", "ReLU", "Linear", "BatchNorm1d"]
+    shapes = [tuple(each.shape) for each in model.project.parameters()]
+    assert shapes == [(2048, model.backbone.num_features), (2048,), (2048,), (256, 2048)]
+    assert (settings.batch, settings.image_size, settings.temperature) == (256, 128, 0.2)
+    assert settings.as_config().decode_size == 256
+    assert (settings.lr, settings.weight_decay, settings.as_config().optimizer) == (1e-3, 0.05, "adamw")
+    assert (settings.view.ops, settings.view.crop_scale, settings.view.cutout_ratio) == (4, 0.15, 0.0)
+
+
+def test_what_it_leaves_behind(warm: Path) -> None:
+    result = json.loads((warm / "pretrain.json").read_text())
+    assert (result["images"], result["steps"]) == (40, 6)
+    assert result["split"] == json.loads((warm / "split.json").read_text())["digest"]
+    assert result["environment"]["torch"] == torch.__version__
+    log = rows(warm)
+    assert [row["step"] for row in log] == [2, 4, 6]
+    assert result["loss"] == log[-1]["loss"]
+    rates = [lr_at(row["step"] - 1, max_lr=1e-3, total_steps=6, warmup_ratio=0.1) for row in log]
+    assert [row["lr"] for row in log] == pytest.approx(rates)
+    assert PretrainSettings.from_dict(yaml.safe_load((warm / "pretrain.yaml").read_text())) == WARM
+    assert {file.name for file in warm.iterdir()} == {
+        *("pretrain.yaml", "split.json", "environment.json", "log.jsonl", "last.pt", "backbone.safetensors"),
+        "pretrain.json",
+    }
+
+
+def test_training_starts_from_the_backbone(warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = warm / "backbone.safetensors"
+    learnt = load_file(file)
+    assert {value.dtype for value in learnt.values()} == {torch.float32, torch.int64}
+    state = torch.load(warm / "last.pt", weights_only=True)["model"]
+    assert all(torch.equal(value, state[f"backbone.{name}"]) for name, value in learnt.items())
+    started: dict[str, Tensor] = {}
+
+    def look(run: train_module.Run, step: int) -> None:
+        started.update(run.model.backbone.state_dict())
+        raise Stopped("seen", signal.SIGINT)
+
+    monkeypatch.setattr(train_module, "train_step", look)
+    with pytest.raises(Stopped):
+        train(replace(TINY, weights=str(file)), tmp_path / "run")
+    assert started.keys() == learnt.keys()
+    assert all(torch.equal(value, learnt[name]) for name, value in started.items())
+    fresh = build_classifier("test_resnet", num_classes=1, head="linear").backbone.state_dict()
+    assert not any(torch.equal(learnt[name], fresh[name]) for name in learnt if name.endswith("conv1.weight"))
+
+
+def test_a_backbone_of_a_fixed_size_serves_another(tmp_path: Path) -> None:
+    pretrain(replace(WARM, backbone="test_vit", total_steps=1), tmp_path / "warm")
+    file = tmp_path / "warm" / "backbone.safetensors"
+    model = build_classifier("test_vit", num_classes=3, head="linear", image_size=64, weights=str(file))
+    name = "blocks.0.attn.qkv.weight"
+    assert torch.equal(model.backbone.state_dict()[name], load_file(file)[name])
+
+
+def test_neither_labels_nor_images_set_apart_are_used(warm: Path, tmp_path: Path) -> None:
+    """Other labels, other validation and test pictures, other images labeled: the same backbone."""
+    data = load_data(WARM.as_config())
+    apart = data.pool.rows(split_data(WARM, data).validation)
+    pixels = data.pool.pixels.clone()
+    pixels[apart] = 255 - pixels[apart]
+    pool = replace(data.pool, pixels=pixels, targets=1 - data.pool.targets)
+    test = replace(data.test, pixels=255 - data.test.pixels)
+    pretrain(replace(WARM, labeled=15), tmp_path / "other", data=Data(pool, test))
+    assert (tmp_path / "other/backbone.safetensors").read_bytes() == (warm / "backbone.safetensors").read_bytes()
+    pixels[data.pool.rows(split_data(WARM, data).unlabeled or split_data(WARM, data).labeled)[0]] = 0
+    pretrain(WARM, tmp_path / "seen", data=Data(replace(pool, pixels=pixels), test))
+    assert (tmp_path / "seen/backbone.safetensors").read_bytes() != (warm / "backbone.safetensors").read_bytes()
+
+
+def test_images_kept_on_the_host_make_the_same_views(warm: Path, tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setattr(module, "fits", lambda *_: False)
+    pretrain(WARM, tmp_path / "host")
+    assert (tmp_path / "host/backbone.safetensors").read_bytes() == (warm / "backbone.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("step", [3, 5])
+def test_a_stopped_warm_start_resumes_exactly(
+    step: int, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Stopped between log rows, before the first checkpoint was due and after it."""
+    folder, real = tmp_path / "again", module.pretrain_step
+
+    def noisy(state: WarmStart, number: int) -> None:
+        real(state, number)
+        if number + 1 == step:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(module, "pretrain_step", noisy)
+    with pytest.raises(Stopped, match=f"stopped at step {step} of 6; continue with --out .*again --resume") as stopped:
+        pretrain(WARM, folder)
+    assert stopped.value.number == signal.SIGTERM
+    monkeypatch.undo()
+    assert not (folder / "pretrain.json").exists()
+    assert torch.load(folder / "last.pt", weights_only=True)["step"] == step
+    with open(folder / "log.jsonl", "a") as log:
+        log.write('{"step": 6, "lo')  # torn
+    result = pretrain(WARM, folder, resume=True)
+    assert result["loss"] == json.loads((warm / "pretrain.json").read_text())["loss"]
+    for name in ("backbone.safetensors", "log.jsonl"):
+        assert (folder / name).read_bytes() == (warm / name).read_bytes()
+
+
+def test_a_finished_warm_start_is_not_repeated_and_a_lost_result_is_written_again(warm: Path, tmp_path: Path) -> None:
+    before = (warm / "last.pt").stat().st_mtime_ns, (warm / "pretrain.json").read_bytes()
+    assert pretrain(WARM, warm, resume=True) == json.loads(before[1])
+    assert ((warm / "last.pt").stat().st_mtime_ns, (warm / "pretrain.json").read_bytes()) == before
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for file in warm.iterdir():
+        if file.name not in ("pretrain.json", "backbone.safetensors"):
+            (copy / file.name).write_bytes(file.read_bytes())
+    assert pretrain(WARM, copy, resume=True)["loss"] == json.loads(before[1])["loss"]
+    assert (copy / "backbone.safetensors").read_bytes() == (warm / "backbone.safetensors").read_bytes()
+    (copy / "pretrain.json").unlink()
+    (copy / "last.pt").write_bytes(b"nothing")
+    with pytest.raises(UserError, match="not a readable checkpoint"):
+        pretrain(WARM, copy, resume=True)
+    torch.save({"step": 3}, copy / "last.pt")
+    with pytest.raises(UserError, match=r"last\.pt' is not the checkpoint of this warm start"):
+        pretrain(WARM, copy, resume=True)
+
+
+def test_what_is_refused(warm: Path, tmp_path: Path) -> None:
+    """One sentence each, and nothing is written."""
+    new = tmp_path / "new"
+    with pytest.raises(UserError, match="--batch 41 asks for more images than the 40 there are"):
+        pretrain(replace(WARM, batch=41), new)
+    with pytest.raises(UserError, match="unknown backbone 'test_resnt'"):
+        pretrain(replace(WARM, backbone="test_resnt"), new)
+    assert not new.exists()
+    with pytest.raises(UserError, match="already holds a warm start; continue it with --resume"):
+        pretrain(WARM, warm)
+    with pytest.raises(UserError, match=r"was begun with temperature=0\.2, not 0\.5"):
+        pretrain(replace(WARM, temperature=0.5), warm, resume=True)
+    with pytest.raises(UserError, match=r"holds no warm start \(it has no pretrain\.yaml\)"):
+        pretrain(WARM, tmp_path, resume=True)
+    (tmp_path / "mine.txt").write_text("mine")
+    with pytest.raises(UserError, match="is not empty"):
+        pretrain(WARM, tmp_path)
+    for wrong in ({"batch": 1}, {"temperature": 0.0}, {"lr": 0.0}, {"lr": math.nan}, {"view": {"ops": 40}}):
+        with pytest.raises(UserError, match=f"{min(wrong.get('view', wrong))} must "):
+            PretrainSettings.from_dict(wrong)
+
+
+def test_a_loss_that_is_not_finite_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From step 4 on, before a log row is due; the checkpoint of step 2 is kept and what follows is not saved."""
+    real, calls = module.nt_xent, []
+
+    def broken(*views: object) -> Tensor:
+        calls.append(views)
+        return real(*views) * (math.nan if len(calls) >= 4 else 1)
+
+    monkeypatch.setattr(module, "nt_xent", broken)
+    sentence = "^loss and gradient norm not finite in step 4; begin in another --out with a lower --lr$"
+    with pytest.raises(UserError, match=sentence):
+        pretrain(replace(WARM, log_every=6, save_every=2), tmp_path / "warm")
+    assert torch.load(tmp_path / "warm/last.pt", weights_only=True)["step"] == 2
+    assert not (tmp_path / "warm/backbone.safetensors").exists()
+
+
+def tokens(settings: PretrainSettings, *names: str) -> list[str]:
+    return [part for name in names for part in (f"--{name.replace('_', '-')}", str(getattr(settings, name)))]
+
+
+def test_the_command(warm: Path, tmp_path: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Flags above a file; resumed without any; a refusal is one line and exit code 2."""
+    file, out = tmp_path / "warm.yaml", str(tmp_path / "out")
+    values = {name: value for name, value in WARM.to_dict().items() if name not in ("data", "batch", "validation")}
+    file.write_text(yaml.safe_dump({**values, "seed": 5}))
+    flags = tokens(WARM, "batch", "validation", "data", "seed")
+    cli.run(["pretrain", "--out", out, "--config", str(file), *flags])
+    printed = capsys.readouterr().out
+    assert "40 images  6 steps  loss " in printed
+    assert f"--weights {out}/backbone.safetensors" in printed
+    assert (tmp_path / "out/backbone.safetensors").read_bytes() == (warm / "backbone.safetensors").read_bytes()
+    cli.run(["pretrain", "--out", out, "--resume"])
+    assert "40 images" in capsys.readouterr().out
+    monkeypatch.setattr(sys, "argv", ["percentmatch", "pretrain", "--out", out, "--resume", "--view.ops", "1"])
+    with pytest.raises(SystemExit) as left:
+        cli.main()
+    assert left.value.code == 2
+    assert capsys.readouterr().err.count("\n") == 1
+
+
+GRID = (
+    "settings: {scenes_pool: 60, scenes_test: 20, validation: 20, labeled: 20, image_size: 32, backbone: test_resnet, "
+    "head: linear, labeled_batch: 4, total_steps: 1, method: supervised}\n"
+    "warm_start: {image_size: 32, batch: 8, total_steps: 2}\n"
+)
+
+
+@pytest.fixture
+def grid(tmp_path: Path) -> Path:
+    file = tmp_path / "grid.yaml"
+    file.write_text(GRID + "runs: {a: {}, scratch: {weights: none}}\nseeds: [0, 1]")
+    return file
+
+
+def call(file: Path, *more: str) -> list[dict]:
+    out = file.parent / "out"
+    cli.run(["benchmark", str(file), "--out", str(out), *more])
+    return json.loads((out / "results.json").read_text())["runs"]
+
+
+def test_a_grid_makes_one_warm_start_a_seed(grid: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    runs, out = call(grid), grid.parent / "out"
+    assert {path.name for path in out.glob("warm*")} == {"warm-seed0", "warm-seed1"}
+    assert "without the warm starts, which took 0." in capsys.readouterr().out
+    for run in runs:
+        start = out / f"warm-seed{run['seed']}"
+        result = json.loads((start / "pretrain.json").read_text())
+        if run["group"] == "scratch":
+            assert run["settings"]["weights"] == "none"
+            assert "warm_start_minutes" not in run
+        else:
+            assert run["settings"]["weights"] == str(start / "backbone.safetensors")
+            assert run["warm_start_minutes"] == result["minutes"]
+            assert run["split"] == result["split"]
+    settings = [WarmFolder(out / f"warm-seed{seed}").read_settings() for seed in (0, 1)]
+    assert [(each.seed, each.split_seed, each.backbone, each.batch) for each in settings] == [
+        (0, 0, "test_resnet", 8),
+        (1, 1, "test_resnet", 8),
+    ]
+
+    monkeypatch.chdir(grid.parent)  # another way to write the same folder, then another folder
+
+    def never(*_: object, **__: object) -> None:
+        raise AssertionError("finished")
+
+    monkeypatch.setattr(benchmark, "train", never)
+    monkeypatch.setattr(benchmark, "pretrain", never)
+    cli.run(["benchmark", "grid.yaml", "--out", "out"])
+    moved = out.rename(grid.parent / "moved")
+    cli.run(["benchmark", "grid.yaml", "--out", "moved"])
+    assert json.loads((moved / "results.json").read_text())["runs"] == runs
+
+    grid.write_text(grid.read_text().replace("batch: 8", "batch: 9"))
+    with pytest.raises(UserError, match=r"run 'a-seed0': .*warm-seed0' was begun with batch=8, not 9"):
+        cli.run(["benchmark", "grid.yaml", "--out", "moved"])
+
+
+def test_a_broken_warm_start_of_a_grid_goes_on_and_minutes_hold_for_it(grid: Path, monkeypatch, capsys) -> None:
+    grid.write_text(GRID + "runs: {a: {}, b: {lr: 0.001}}")
+    real = benchmark.pretrain
+    calls = []
+
+    def watched(settings: PretrainSettings, path: Path, *, resume: bool) -> dict:
+        calls.append((path.name, resume))
+        if len(calls) == 1:
+            WarmFolder(path).create(settings)
+            raise Stopped("stopped", signal.SIGINT)
+        return real(settings, path, resume=resume)
+
+    monkeypatch.setattr(benchmark, "pretrain", watched)
+    with pytest.raises(Stopped):
+        call(grid)
+    assert not call(grid, "--minutes", "1e-9")  # the warm start only
+    assert "2 of 2 runs are left" in capsys.readouterr().out
+    assert [run["group"] for run in call(grid, "--minutes", "1e-9")] == ["a"]
+    assert len(call(grid)) == 2
+    assert calls == [("warm-seed0", False), ("warm-seed0", True)]
+
+
+def test_runs_on_other_data_or_backbones_have_their_own_warm_start(tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(GRID + "runs: {a: {}, b: {backbone: test_vit}, c: {lr: 0.1}}\ngrid: {validation: [20, 10]}")
+    plan = {planned.name: planned.warm for planned in benchmark.read_grid(file)}
+    names = {name: warm.name for name, warm in plan.items() if warm}
+    assert names == {
+        "a-validation=20-seed0": "warm-seed0",
+        "b-validation=20-seed0": "warm-b-validation=20-seed0",
+        "c-validation=20-seed0": "warm-seed0",
+        "a-validation=10-seed0": "warm-a-validation=10-seed0",
+        "b-validation=10-seed0": "warm-b-validation=10-seed0",
+        "c-validation=10-seed0": "warm-a-validation=10-seed0",
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        ("runs: {a: {}}\nwarm_start: 3", "warm_start must hold names and values"),
+        ("runs: {a: {}}\nwarm_start: {bach: 3}", "unknown setting 'bach'; did you mean 'batch'?"),
+        ("runs: {a: {}}\nwarm_start: {root: x}", "warm_start: root is that of the runs"),
+        ("runs: {a: {}}\nwarm_start: {seed: 3}", "warm_start: seed is that of the runs"),
+        ("runs: {a: {weights: pretrained}}\nwarm_start: {}", "every run has weights of its own"),
+        ("runs: {warm: {}}\nwarm_start: {}", "two runs would share the folder warm-seed0"),
+    ],
+)
+def test_an_odd_warm_start_of_a_grid_is_refused(text: str, sentence: str, tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(text)
+    with pytest.raises(UserError) as refused:
+        benchmark.read_grid(file)
+    assert str(refused.value).startswith(str(file))
+    assert sentence in str(refused.value)
+
+
+def test_every_data_setting_of_a_run_reaches_its_warm_start() -> None:
+    assert {each for each in DataSettings().to_dict()} <= set(benchmark.OF_THE_RUN)
+
+
+@pytest.mark.gpu
+def test_a_captured_warm_start_learns_and_resumes_exactly(tmp_path: Path, monkeypatch, capfd) -> None:
+    settings = replace(WARM, device="cuda", deterministic=True, total_steps=12)
+    pretrain(settings, tmp_path / "whole")
+    assert "cannot be captured" not in capfd.readouterr().err
+    real = module.pretrain_step
+
+    def noisy(state: WarmStart, number: int) -> None:
+        real(state, number)
+        if number == 6:
+            signal.raise_signal(signal.SIGTERM)
+
+    monkeypatch.setattr(module, "pretrain_step", noisy)
+    with pytest.raises(Stopped):
+        pretrain(settings, tmp_path / "again")
+    monkeypatch.undo()
+    pretrain(settings, tmp_path / "again", resume=True)
+    for name in ("backbone.safetensors", "log.jsonl"):
+        assert (tmp_path / "again" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
