@@ -1,4 +1,4 @@
-.PHONY: format check test test-all
+.PHONY: format check test test-all docs
 
 format:
 	uv run ruff format .
@@ -14,3 +14,6 @@ test:
 
 test-all:
 	uv run pytest -m ""
+
+docs:
+	uv run --group docs zensical build --clean

@@ -1,12 +1,14 @@
 """The documents are true: README's code runs, tables equal their results files, links and commands exist."""
 
 import json
+import pydoc
 import re
 import sys
 from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from PIL import Image
 from torch import nn
 
@@ -139,11 +141,18 @@ def test_there_is_no_page_without_a_method() -> None:
     [
         ("README.md", "demo", lambda: tables.demo_table(results("demo"))),
         ("docs/demo.md", "demo", lambda: tables.demo_table(results("demo"))),
+        (
+            "docs/demo.md",
+            "demo_threads",
+            lambda: tables.demo_threads_line(results("demo"), results("demo_one_thread")),
+        ),
         ("docs/benchmarks.md", "labeler", lambda: tables.labeler_table(results("labeler"))),
         ("docs/experiments.md", "tuning", lambda: tables.tuning_table(results("demo_tuning"), ("7", "8"))),
         ("docs/experiments.md", "scenes_tuning", lambda: tables.scenes_tuning_table(results("scenes_tuning"))),
         ("README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
         ("docs/methods/README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
+        ("docs/experiments.md", "voc_tuning", lambda: tables.voc_tuning_table(results("voc2007/tuning"))),
+        ("docs/experiments.md", "voc_paper", lambda: tables.voc_paper_table(results("voc2007/paper_first"))),
         ("docs/voc.md", "voc_cpu", lambda: tables.voc_cpu_table(results("voc_cpu"))),
     ],
 )
@@ -175,3 +184,24 @@ def test_commands_in_the_readme_exist() -> None:
     assert verbs
     for verb in set(verbs):
         assert verb in app
+
+
+def test_the_site_shows_every_page() -> None:
+    def pages(entry: object) -> list[str]:
+        if isinstance(entry, str):
+            return [entry]
+        inner = entry.values() if isinstance(entry, dict) else entry
+        return [page for each in inner for page in pages(each)]
+
+    shown = pages(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"])
+    methods = {f"methods/{file.name}" for file in (ROOT / "docs/methods").glob("*.md")}  # reached from their own list
+    there = {str(file.relative_to(ROOT / "docs")) for file in (ROOT / "docs").rglob("*.md")}
+    assert len(set(shown)) == len(shown)
+    assert set(shown) == there - methods | {"methods/README.md"}
+
+
+def test_the_reference_names_what_there_is() -> None:
+    named = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
+    assert len(named) > 10
+    for name in named:
+        assert pydoc.locate(name) is not None, name

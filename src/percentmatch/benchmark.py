@@ -2,11 +2,12 @@
 
 import itertools
 import math
+import os
 import statistics
 import time
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,26 @@ from rich.console import Console
 from rich.table import Table
 
 from percentmatch.checkpoint import read_json, write_json
-from percentmatch.config import PRESETS, Config, merge
+from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, merge
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.methods import checked_options
+from percentmatch.pretrain import pretrain
 from percentmatch.run_folder import RunFolder, read_yaml
 from percentmatch.show import percent
 from percentmatch.train import train
+from percentmatch.warm_folder import WarmFolder
 
-KEYS = ("preset", "settings", "runs", "grid", "seeds")
+KEYS = ("preset", "settings", "warm_start", "runs", "grid", "seeds")
 SEEDS = {"seed", "split_seed"}  # what `seeds` sets
+OF_THE_RUN = (*(each.name for each in fields(DataSettings)), "backbone", "frame", "seed", "device", "deterministic")
+
+
+@dataclass(frozen=True)
+class PlannedStart:
+    """A warm start that runs of a grid begin from."""
+
+    name: str  # its folder
+    settings: PretrainSettings
 
 
 @dataclass(frozen=True)
@@ -33,6 +45,7 @@ class Planned:
     group: str  # the same for all seeds
     config: Config
     source: str  # where it was planned, for messages
+    warm: PlannedStart | None = None
 
 
 def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned]:
@@ -40,7 +53,8 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
 
     `preset` and `settings` hold for all; `runs` names each variant and what it changes; `grid` lists values of
     settings, all combined; `seeds` set both seed and split_seed. `over` replaces what holds for all. Each setting that
-    varies is named in one place, so that a run's name says what it was.
+    varies is named in one place, so that a run's name says what it was. With `warm_start`, settings of `pretrain`, the
+    runs that name no weights begin from a backbone trained first; those with the same seed, data and backbone share it.
     """
     values = read_yaml(file)
     unknown = next((key for key in values if key not in KEYS), None)
@@ -54,6 +68,7 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
         what
         for what, good in (
             ("settings must hold names and values", isinstance(values.get("settings") or {}, dict)),
+            ("warm_start must hold names and values", isinstance(values.get("warm_start") or {}, dict)),
             ("runs must hold at least one name, each with its settings", _mapping_of(runs, dict) and runs),
             ("grid must hold lists of values", _mapping_of(grid, list) and all(grid.values())),
             ("seeds must be a list of numbers", isinstance(seeds, list) and seeds and {*map(type, seeds)} == {int}),
@@ -65,11 +80,39 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
     settings, over = values.get("settings") or {}, over or {}
     _check_names(file, settings, runs, grid, seeds, over)
     base = merge(merge(PRESETS.get(preset, {}), settings), over)
-    plan = [_plan(file, base, name, runs[name], point, seed) for name, point, seed in _points(runs, grid, seeds)]
-    for planned, other in itertools.pairwise(sorted(plan, key=lambda planned: planned.name)):
-        if planned.name == other.name:
-            raise UserError(f"{file}: two runs would share the folder {planned.name}; rename one of them")
+    points = list(_points(runs, grid, seeds))
+    plan = [_plan(file, base, name, runs[name], point, seed) for name, point, seed in points]
+    if "warm_start" in values:
+        own = ["weights" in {**base, **point, **runs[name]} for name, point, _ in points]
+        plan = _with_warm_starts(file, values["warm_start"] or {}, plan, own)
+    folders = sorted([planned.name for planned in plan] + [*{planned.warm.name for planned in plan if planned.warm}])
+    for name, other in itertools.pairwise(folders):
+        if name == other:
+            raise UserError(f"{file}: two runs would share the folder {name}; rename one of them")
     return plan
+
+
+def _with_warm_starts(file: Path, values: Mapping, plan: list[Planned], own: list[bool]) -> list[Planned]:
+    """The runs, each with the warm start it shares but for those with weights of their `own`.
+
+    Its folder is warm-seedN, and names the run where a seed needs more than one.
+    """
+    source = f"{file}, warm_start"
+    if taken := next((name for name in OF_THE_RUN if name in values), None):
+        raise UserError(f"{source}: {taken} is that of the runs; take it out")
+    given = PretrainSettings.from_dict(values, source=source)
+    if all(own):
+        raise UserError(f"{source}: every run has weights of its own; take those out, or warm_start")
+    starts: dict[PretrainSettings, PlannedStart] = {}
+    warmed = []
+    for planned, has_weights in zip(plan, own, strict=True):
+        seed = planned.config.seed
+        settings = replace(given, **{name: getattr(planned.config, name) for name in OF_THE_RUN})
+        if settings not in starts and not has_weights:
+            first = all(start.settings.seed != seed for start in starts.values())
+            starts[settings] = PlannedStart(f"warm-seed{seed}" if first else f"warm-{planned.name}", settings)
+        warmed.append(planned if has_weights else replace(planned, warm=starts[settings]))
+    return warmed
 
 
 def _mapping_of(value: object, kind: type) -> bool:
@@ -141,35 +184,57 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf) -> di
     """Train what is not trained yet, one run after the other, and write results.json after each.
 
     Runs that are finished are collected first. The first run begins at once, a further one only if the longest so far
-    would end within `minutes`.
+    would end within `minutes`. A warm start is made before the first run that needs it.
     """
     if not minutes > 0:
         raise UserError(f"--minutes must be above 0, not {minutes:g}")
-    began, longest, left = time.monotonic(), 0.0, 0
+    began, longest, warmest, left = time.monotonic(), 0.0, 0.0, 0
+    plan = [_from_warm_start(planned, out) for planned in plan]
     folders = {planned.name: RunFolder(out / planned.name) for planned in plan}
+    warm = {planned.name: WarmFolder(out / planned.warm.name) for planned in plan if planned.warm}
     done: dict[str, Any] = {}
     for planned in plan:
         folder = folders[planned.name]
         with _named(planned.source):
+            if planned.warm and warm[planned.name].settings.exists():
+                warm[planned.name].check_same(planned.warm.settings)
             if folder.config.exists():
                 folder.check_same(planned.config)
             if folder.metrics.exists():
-                done[planned.name] = summary(folder, planned.group)
+                done[planned.name] = summary(folder, planned.group, warm.get(planned.name))
     for planned in plan:
         folder, started = folders[planned.name], time.monotonic()
         if planned.name in done:
             continue
-        if longest and started - began + longest > 60 * minutes:
+        cold = planned.warm and not warm[planned.name].result.exists()
+        if (longest or warmest) and started - began + longest + (warmest if cold else 0) > 60 * minutes:
             left += 1
             continue
         with _named(planned.source):
+            if planned.warm and cold:
+                start = warm[planned.name]
+                pretrain(planned.warm.settings, start.path, resume=start.settings.exists())
+                warmest, started = max(warmest, time.monotonic() - started), time.monotonic()
+                if started - began > 60 * minutes:
+                    left += 1
+                    continue
             train(planned.config, folder.path, resume=folder.config.exists())
-            done[planned.name] = summary(folder, planned.group)
+            done[planned.name] = summary(folder, planned.group, warm.get(planned.name))
         longest = max(longest, time.monotonic() - started)
         _write_results(plan, done, out)
     if left:
         print(f"{left} of {len(plan)} runs are left; the same command goes on with them")
     return _write_results(plan, done, out)
+
+
+def _from_warm_start(planned: Planned, out: Path) -> Planned:
+    """The run with the backbone of its warm start as weights, where that was when the run began."""
+    if not planned.warm:
+        return planned
+    folder, file = RunFolder(out / planned.name), Path(os.path.abspath(WarmFolder(out / planned.warm.name).backbone))
+    then = Path(folder.read_config().weights) if folder.config.exists() else file
+    file = then if then.parts[-2:] == file.parts[-2:] else file  # the grid's folder may have been moved since
+    return replace(planned, config=replace(planned.config, weights=str(file)))
 
 
 def _write_results(plan: list[Planned], done: Mapping[str, Any], out: Path) -> dict[str, Any]:
@@ -178,12 +243,13 @@ def _write_results(plan: list[Planned], done: Mapping[str, Any], out: Path) -> d
     return results
 
 
-def summary(folder: RunFolder, group: str) -> dict[str, Any]:
+def summary(folder: RunFolder, group: str, warm: WarmFolder | None = None) -> dict[str, Any]:
     """What a results file keeps of a finished run: all that a table or a figure needs."""
     curve = [row for _, row in folder.read_log() if row["kind"] == "validation"]
     return {
         "group": group,
         **read_json(folder.metrics),
+        **({"warm_start_minutes": read_json(warm.result)["minutes"]} if warm else {}),
         "settings": folder.read_config().to_dict(),
         "environment": read_json(folder.environment),
         "curve": [{key: row[key] for key in ("step", "mAP", "AUC")} for row in curve],
@@ -208,6 +274,8 @@ def show_grid(results: dict[str, Any]) -> None:
         minutes = statistics.mean(run["minutes"] for run in mine)
         table.add_row(group, ",".join(str(run["seed"]) for run in mine), *cells, f"{minutes:.1f}")
     Console().print(table)
+    if warm := [run["warm_start_minutes"] for run in runs if "warm_start_minutes" in run]:
+        print(f"the minutes are without the warm starts, which took {statistics.mean(warm):.1f} each")
 
 
 def _spread(values: list[float | None]) -> str:

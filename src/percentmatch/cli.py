@@ -2,16 +2,17 @@
 
 import os
 import sys
+from collections.abc import Mapping
 from dataclasses import fields, replace
 from pathlib import Path
-from typing import Annotated, Literal, NoReturn
+from typing import Annotated, Any, Literal, NoReturn
 
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
 from percentmatch import __version__
 from percentmatch.cli_data import data_app
-from percentmatch.config import PRESETS, Config, DataSettings, merge
+from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, merge
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.signals import Stopped
 
@@ -51,9 +52,14 @@ def train(
     config: Annotated[Path | None, Parameter(group="Run")] = None,
     preset: Annotated[str | None, Parameter(group="Run")] = None,
     option: Annotated[list[str] | None, Parameter(group="Training", negative="")] = None,
+    tensorboard: Annotated[bool, Parameter(group="Run", negative="")] = False,
+    wandb: Annotated[bool, Parameter(group="Run", negative="")] = False,
     settings: Annotated[Config, Parameter(name="*")] = Config(),  # noqa: B008  frozen
 ) -> None:
-    """Train a classifier. Settings come from flags, then --config, then --preset, then defaults.
+    """Train a classifier. Settings come from flags, then --config, then --preset.
+
+    For your own data, the rest is chosen by its amount and by the machine, and printed; with a preset, for made-up
+    scenes and in Python, the rest are the paper's values.
 
     Parameters
     ----------
@@ -67,11 +73,17 @@ def train(
         A named set of settings: demo, voc2007-paper or coco2014-paper.
     option
         NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
+    tensorboard
+        Write losses, rates and validation scores for TensorBoard, too, into OUT/tensorboard.
+    wandb
+        Log them to Weights & Biases, too. WANDB_MODE=offline keeps them here.
     """
+    from percentmatch.followers import TensorBoard, Wandb
     from percentmatch.show import percent
     from percentmatch.train import train
 
-    metrics = train(replace(settings, options=_options(option or [])), out, resume=resume)
+    followers = [make() for make, wanted in ((TensorBoard, tensorboard), (Wandb, wandb)) if wanted]
+    metrics = train(replace(settings, options=_options(option or [])), out, resume=resume, followers=followers)
     for part in ("validation", "test"):
         if part in metrics:
             score = metrics[part]["ema"]
@@ -81,10 +93,38 @@ def train(
 
 
 @app.command
+def pretrain(
+    *,
+    out: Annotated[Path, Parameter(group="Run")],
+    resume: Annotated[bool, Parameter(group="Run", negative="")] = False,
+    config: Annotated[Path | None, Parameter(group="Run")] = None,
+    settings: Annotated[PretrainSettings, Parameter(name="*")] = PretrainSettings(),  # noqa: B008  frozen
+) -> None:
+    """Warm-start a backbone on the images to learn from, without labels, for `train --weights`.
+
+    Parameters
+    ----------
+    out
+        The folder of the warm start: new, or that of one to --resume.
+    resume
+        Continue the warm start in --out where it stopped.
+    config
+        A YAML file of settings, such as a warm start's pretrain.yaml.
+    """
+    from percentmatch.pretrain import pretrain
+    from percentmatch.warm_folder import WarmFolder
+
+    result = pretrain(settings, out, resume=resume)
+    print(f"{result['images']} images  {result['steps']} steps  loss {result['loss']:.3f}  {result['minutes']} minutes")
+    print(f"train from it by --weights {WarmFolder(out).backbone}")
+
+
+@app.command
 def evaluate(
     run: Path,
     *,
-    part: Literal["test", "validation"] = "test",
+    part: Literal["test", "validation"] | None = None,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
     labels: Path | None = None,
     images: Path | None = None,
     skip_bad_images: bool = False,
@@ -97,9 +137,11 @@ def evaluate(
     run
         The run folder.
     part
-        Which of the run's own images.
+        Which of the run's own images; test if not given.
+    set
+        NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.
     labels
-        Score all rows of this CSV file instead.
+        Score all rows of this CSV file instead of the run's own images.
     images
         The folder that the paths in --labels begin at; by default the folder of that file.
     skip_bad_images
@@ -107,36 +149,51 @@ def evaluate(
     device
         auto, cpu, cuda or cuda:N.
     """
+    from percentmatch.benchmark import over_settings
     from percentmatch.evaluate import score_files, score_run
     from percentmatch.progress import Counting
     from percentmatch.show import show_scores
 
     if labels is None and (images or skip_bad_images):
         raise UserError("--images and --skip-bad-images go with --labels; the run's own images need neither")
+    if labels and (part or set):
+        raise UserError("--part and --set are for the run's own images; leave them out, or leave out --labels")
     with Counting("decoding images") as progress:
         if labels:
             scores = score_files(run, labels, images, device, skip_bad=skip_bad_images, progress=progress)
         else:
-            scores = score_run(run, part, device, progress=progress)
+            scores = score_run(run, part or "test", device, moved=over_settings(set or []), progress=progress)
     show_scores(scores)
 
 
 @app.command
 def predict(
-    model: Path, *sources: Path, out: Path | None = None, skip_bad_images: bool = False, device: str = "auto"
+    model: Path,
+    *sources: Path,
+    out: Path | None = None,
+    format: Literal["csv", "jsonl"] | None = None,
+    raw: Annotated[bool, Parameter(negative="")] = False,
+    skip_bad_images: bool = False,
+    device: str = "auto",
 ) -> None:
-    """Write the probability of every class for each image, as a CSV file.
+    """Write the labels decided on and the probability of every class for each image, as CSV or JSON Lines.
+
+    Images that cannot be read are listed, the others are done; the exit code is then 1.
 
     Parameters
     ----------
     model
-        A run folder, or its model.safetensors.
+        A run folder, an exported folder or a model.safetensors.
     sources
         Images, folders of images, or text files with one path a line.
     out
-        The CSV file; without it the table is printed.
+        The file; without it the table is printed.
+    format
+        csv or jsonl; without it that of the suffix of --out, else csv.
+    raw
+        The network's own probabilities instead of the calibrated ones. Labels stay the same.
     skip_bad_images
-        List images that cannot be read and go on without them.
+        Images that cannot be read are no failure: exit code 0.
     device
         auto, cpu, cuda or cuda:N.
     """
@@ -144,9 +201,104 @@ def predict(
     from percentmatch.progress import Counting
 
     with Counting("images") as progress:
-        done = predict(model, sources, out, device=device, skip_bad=skip_bad_images, progress=progress)
+        done, skipped = predict(model, sources, out, form=format, raw=raw, device=device, progress=progress)
     if out:
         print(f"{done} images  {out}")
+    if skipped:
+        print(f"skipped {skipped} of {done + skipped} images", file=sys.stderr)
+        if not skip_bad_images:
+            sys.exit(1)
+
+
+@app.command
+def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: float = 20, device: str = "auto") -> None:
+    """Open a trained model to a browser, and to programs by POST /predict, until Ctrl-C.
+
+    Parameters
+    ----------
+    model
+        A run folder, an exported folder or a model.safetensors.
+    host
+        The address to listen at; by default this machine alone can use it.
+    port
+        0 picks a free one.
+    max_mb
+        The largest upload, in MB.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.serve import serve
+
+    serve(model, host=host, port=port, max_mb=max_mb, device=device)
+
+
+@app.command
+def calibrate(
+    run: Path,
+    *,
+    precision: float | None = None,
+    recall: float | None = None,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    labels: Path | None = None,
+    images: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Calibrate a finished run's probabilities and choose its thresholds anew, from its validation images.
+
+    Parameters
+    ----------
+    run
+        The run folder. Its model.safetensors is replaced; the weights stay the same.
+    precision
+        Choose thresholds that reach this precision with the best recall, instead of the best F1.
+    recall
+        Choose thresholds that reach this recall with the best precision.
+    set
+        NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.
+    labels
+        Use all rows of this CSV file instead of the run's validation images.
+    images
+        The folder that the paths in --labels begin at; by default the folder of that file.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.benchmark import over_settings
+    from percentmatch.calibrate import recalibrate
+    from percentmatch.progress import Counting
+    from percentmatch.show import show_decisions
+
+    if (images and not labels) or (labels and set):
+        raise UserError("--images goes with --labels, --set with the run's own images; leave out what does not fit")
+    with Counting("decoding images") as progress:
+        summary = recalibrate(
+            run,
+            labels=labels,
+            images=images,
+            moved=over_settings(set or []),
+            precision=precision,
+            recall=recall,
+            device=device,
+            progress=progress,
+        )
+    show_decisions(summary)
+    print(f"model  {run / 'model.safetensors'}")
+
+
+@app.command
+def export(model: Path, *, out: Path) -> None:
+    """Write a trained model for other programs: one ONNX file, or a folder for Python and the Hugging Face Hub.
+
+    Parameters
+    ----------
+    model
+        A run folder or a model.safetensors.
+    out
+        A file that ends in .onnx, or a new folder.
+    """
+    from percentmatch.export import export
+
+    for line in export(model, out):
+        print(line)
 
 
 @app.command
@@ -162,7 +314,7 @@ def benchmark(
     Parameters
     ----------
     file
-        A YAML file with any of preset, settings, runs, grid and seeds.
+        A YAML file with any of preset, settings, warm_start, runs, grid and seeds.
     out
         Folder of the runs. Finished runs found there are kept, broken ones continued.
     minutes
@@ -174,6 +326,163 @@ def benchmark(
 
     show_grid(run_grid(read_grid(file, over_settings(set or [])), out, minutes=minutes))
     print(f"results  {out / 'results.json'}")
+
+
+@app.command
+def speed(
+    *,
+    out: Path = Path("speed.json"),
+    parts: str = "network,loop,labeler,cache,evaluation,conventional,methods",
+    backbone: str | None = None,
+    head: Literal["ml-decoder", "linear"] | None = None,
+    image_size: int | None = None,
+    labeled_batch: int | None = None,
+    steps: int | None = None,
+    images: Path | None = None,
+    device: str = "auto",
+) -> None:
+    """Time training on this machine: network, views, whole loop, every method, and a conventional pipeline beside it.
+
+    Parameters
+    ----------
+    out
+        The JSON file of the figures, written after each part; an older one is replaced.
+    parts
+        What to time, separated by commas.
+    backbone
+        Any timm model; resnet50 on a GPU and test_resnet on a CPU if not given.
+    head
+        ml-decoder on a GPU and linear on a CPU if not given.
+    image_size
+        Side of the square the model sees, in pixels; 224 on a GPU and 40 on a CPU if not given.
+    labeled_batch
+        Labeled images a step, with as many unlabeled ones; 36 if not given.
+    steps
+        Steps timed in a row; 50 on a GPU and 3 on a CPU if not given.
+    images
+        A folder of images to use; without it JPEG files are made up. Labels always are.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.speed import run_speed
+
+    chosen = [part.strip() for part in parts.split(",")]
+    sizes = {"image_size": image_size, "labeled_batch": labeled_batch, "steps": steps}
+    run_speed(out, parts=chosen, images=images, device=device, backbone=backbone, head=head, **sizes)
+    print(f"figures  {out}")
+
+
+@app.command
+def report(
+    *runs: Path,
+    out: Path,
+    images: bool = True,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    device: str = "auto",
+) -> None:
+    """Write one HTML page about a run, or about several and their differences.
+
+    Parameters
+    ----------
+    runs
+        Run folders, finished or not. Several are compared with the first.
+    out
+        The page, a file that ends in .html. It holds all it shows and loads nothing.
+    images
+        Score each run's images for intervals, calibration and pictures; --no-images reads the log only.
+    set
+        NAME=PATH, where the root, labels or images of the runs are now, if they were moved; may be repeated.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.benchmark import over_settings
+    from percentmatch.progress import Counting
+    from percentmatch.report import write_report
+
+    with Counting("decoding images") as progress:
+        write_report(runs, out, images=images, device=device, moved=over_settings(set or []), progress=progress)
+    print(f"report  {out}")
+
+
+@app.command
+def compare(
+    run: Path,
+    other: Path | None = None,
+    *,
+    part: Literal["test", "validation"] | None = None,
+    out: Path | None = None,
+    json: Path | None = None,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    device: str = "auto",
+) -> None:
+    """Did the unlabeled images help? Compare a run with its supervised twin, which is trained first, or with another.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    other
+        A run on the same images to compare it with.
+    part
+        Which of the runs' images; test where there are such, else validation.
+    out
+        The folder of the supervised twin; RUN-supervised if not given. A broken twin is continued, a finished one kept.
+    json
+        Write all numbers to this file, too.
+    set
+        NAME=PATH, where the root, labels or images of the runs are now, if they were moved; may be repeated.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.benchmark import over_settings
+    from percentmatch.checkpoint import write_json
+    from percentmatch.compare import compare, show_comparison
+    from percentmatch.progress import Counting
+
+    if json and (json.is_dir() or not json.parent.is_dir()):
+        raise UserError(f"--json {json} must name a file in a folder that is there")
+    moved = over_settings(set or [])
+    with Counting("decoding images") as progress:
+        found = compare(run, other, out=out, part=part, device=device, moved=moved, progress=progress)
+    show_comparison(found)
+    if json:
+        write_json(json, found)
+
+
+@app.command
+def suggest(
+    run: Path,
+    *,
+    out: Path,
+    number: int = 100,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+    device: str = "auto",
+) -> None:
+    """List the unlabeled images of a run that are most worth labeling next, as a CSV file to fill in.
+
+    Parameters
+    ----------
+    run
+        The run folder.
+    out
+        The list, a new file with the columns of the run's own --labels, else image,labels.
+    number
+        How many images.
+    set
+        NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.
+    device
+        auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.benchmark import over_settings
+    from percentmatch.progress import Counting
+    from percentmatch.suggest import show_suggestions, suggest
+
+    moved = over_settings(set or [])
+    with Counting("decoding images") as decoding, Counting("unlabeled images") as progress:
+        summary = suggest(run, number, out, device=device, moved=moved, progress=progress, decoding=decoding)
+    show_suggestions(summary)
+    print(f"{len(summary['images'])} images to label  {out}")
+    print("fill in their labels, then add the rows to your file of labels; rows left as they are stay unlabeled")
 
 
 @app.command
@@ -216,6 +525,17 @@ def _below_flags(config: str | None, preset: str | None, resumed: str | None) ->
     return Config.from_dict(base, source=config or "preset")
 
 
+def _below_pretrain_flags(config: str | None, resumed: str | None) -> PretrainSettings:
+    """The same for a warm start, which has no presets."""
+    from percentmatch.run_folder import read_yaml
+    from percentmatch.warm_folder import WarmFolder
+
+    base = WarmFolder(Path(resumed)).read_settings().to_dict() if resumed else {}
+    if config:
+        base = merge(base, read_yaml(Path(config)))
+    return PretrainSettings.from_dict(base, source=config or "config")
+
+
 def _flag_value(tokens: list[str], flag: str) -> str | None:
     """The value of a flag before all others are parsed: it says what the defaults are."""
     for at, token in enumerate(tokens):
@@ -226,23 +546,89 @@ def _flag_value(tokens: list[str], flag: str) -> str | None:
     return None
 
 
+def _is_resumed(tokens: list[str]) -> bool:
+    """--resume alone, or --resume=true in any form that the parser reads so."""
+    return any(
+        token == "--resume" or token.lower() in {f"--resume={yes}" for yes in ("yes", "y", "1", "true", "t")}
+        for token in tokens
+    )
+
+
 def run(tokens: list[str]) -> None:
     """Carry out one command line. Raises UserError or CycloptsError for bad input."""
     app.config = ()
-    training, data = tokens[:1] == ["train"], tokens[:2] in (["data", "stats"], ["data", "split"])
-    if (training or data) and not {"-h", "--help"} & set(tokens):
+    training, warming = tokens[:1] == ["train"], tokens[:1] == ["pretrain"]
+    data = tokens[:2] in (["data", "stats"], ["data", "check"], ["data", "split"])
+    if (training or warming or data) and not {"-h", "--help"} & set(tokens):
         config, preset, out = (_flag_value(tokens, flag) for flag in ("--config", "--preset", "--out"))
-        below = _below_flags(config, preset, out if training and "--resume" in tokens else None).to_dict()
-        options = [token for name, value in below.pop("options").items() for token in ("--option", f"{name}={value}")]
-        kind = below.pop("data")  # which is also a command, so that Dict would skip it
-        more = [] if _flag_value(tokens, "--data") else ["--data", kind]
-        if training:
-            tokens = [tokens[0], *options, *tokens[1:], *more]  # the command line's own options come later and win
-        else:
-            tokens = [*tokens, *more]
-            below = {field.name: below[field.name] for field in fields(DataSettings) if field.name in below}
-        app.config = Dict(below, use_commands_as_keys=False)
+        resumed = out if not data and _is_resumed(tokens) else None
+        settings = _below_pretrain_flags(config, resumed) if warming else _below_flags(config, preset, resumed)
+        own = tokens
+        tokens = _above(settings, own, data=data)
+        if training and not resumed and not preset:
+            chosen = _chosen(own, tokens, config, out)
+            tokens = tokens if chosen is None else _above(chosen, own, data=data)
     app(tokens, exit_on_error=False, print_error=False, result_action="return_value")
+
+
+def _above(settings: Config | PretrainSettings, tokens: list[str], *, data: bool) -> list[str]:
+    """The command line, to be read with these settings for what it does not say."""
+    below = settings.to_dict()
+    named = below.pop("options", {})
+    options = [token for name, value in named.items() for token in ("--option", f"{name}={value}")]
+    kind = below.pop("data")  # which is also a command, so that Dict would skip it
+    more = [] if _flag_value(tokens, "--data") else ["--data", kind]
+    if not data:
+        tokens = [tokens[0], *options, *tokens[1:], *more]  # the command line's own options come later and win
+    else:
+        tokens = [*tokens, *more]
+        below = {field.name: below[field.name] for field in fields(DataSettings) if field.name in below}
+    app.config = Dict(below, use_commands_as_keys=False)
+    return tokens
+
+
+def _chosen(own: list[str], tokens: list[str], config: str | None, out: str | None) -> Config | None:
+    """Settings for the user's own data, chosen where neither flags nor --config speak, and said in a few lines."""
+    from percentmatch.auto import choose_for
+    from percentmatch.run_folder import RunFolder, read_yaml
+
+    _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
+    if out:
+        RunFolder(Path(out)).check_new()
+    options = _options(bound.arguments.get("option") or [])
+    settings = replace(bound.arguments.get("settings", Config()), options=options)
+    names = _flags(own) + _paths(read_yaml(Path(config)) if config else {})
+    choice = choose_for(settings, _given(names, settings))
+    if choice is None:
+        return None
+    for line in choice.reasons:
+        print(line, file=sys.stderr)
+    return Config.from_dict(choice.settings, source="flags")
+
+
+def _flags(tokens: list[str]) -> list[list[str]]:
+    """The settings that flags name: --labeled-view.ops is [labeled_view, ops]."""
+    return [token[2:].partition("=")[0].replace("-", "_").split(".") for token in tokens if token.startswith("--")]
+
+
+def _paths(values: Mapping[str, Any]) -> list[list[str]]:
+    """The settings that a file names, in the same form."""
+    below = {name: _paths(value) if isinstance(value, Mapping) else [[]] for name, value in values.items()}
+    return [[name, *rest] for name, paths in below.items() for rest in paths]
+
+
+def _given(names: list[list[str]], settings: Config) -> dict[str, Any]:
+    """The values of these settings, those that are any."""
+    given: dict[str, Any] = {"options": settings.options} if settings.options else {}
+    for path in names:
+        value: Any = settings.to_dict()
+        for name in path:
+            value = value.get(name) if isinstance(value, dict) else None
+        if value is not None:
+            for name in reversed(path):
+                value = {name: value}
+            given = merge(given, value)
+    return given
 
 
 def main() -> None:

@@ -1,12 +1,18 @@
 """The verbs of `percentmatch data`: what the data holds, and its division, before any training."""
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
 from percentmatch.config import DataSettings
 from percentmatch.errors import UserError
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+SHOWN = 5  # places of a finding that are printed
 
 data_app = App(name="data", help="Look at data, and divide it, before any training.")
 
@@ -41,6 +47,58 @@ def stats(
     if out:
         _make_folder_of(out)
         write_json(out, facts)
+
+
+@data_app.command
+def check(
+    *,
+    config: Annotated[Path | None, Parameter(group="Run")] = None,
+    preset: Annotated[str | None, Parameter(group="Run")] = None,
+    out: Annotated[Path | None, Parameter(group="Run")] = None,
+    backbone: Annotated[str | None, Parameter(group="Model")] = None,
+    weights: Annotated[str | None, Parameter(group="Model")] = None,
+    image_size: Annotated[int, Parameter(group="Model")] = 224,
+    device: Annotated[str, Parameter(group="Run")] = "auto",
+    settings: Annotated[DataSettings, Parameter(name="*")] = DataSettings(),  # noqa: B008  frozen
+) -> None:
+    """Look for defects: unreadable images, duplicates, leaks, label conflicts, slips, rare classes, odd images.
+
+    Exit code 0: nothing serious; 1: a finding that would stop or spoil training or scores; 2: bad input.
+
+    Parameters
+    ----------
+    config
+        A YAML file of settings, such as a run's config.yaml.
+    preset
+        A named set of settings: voc2007-paper or coco2014-paper.
+    out
+        Also write all findings to this JSON file.
+    backbone
+        Compare unlabeled with labeled images by this timm model; by colours and edges if not given.
+    weights
+        Of the backbone: pretrained (if not given), offline (tf_efficientnet_lite0) or a file.
+    image_size
+        Side of the square the backbone sees, in pixels.
+    device
+        Of the backbone: auto, cpu, cuda or cuda:N.
+    """
+    from percentmatch.checkpoint import write_json
+    from percentmatch.data.check import SIDE, check_data
+    from percentmatch.progress import Counting
+
+    if out and out.is_dir():
+        raise UserError(f"--out '{out}' is a folder; name a JSON file")
+    if weights and not backbone:
+        raise UserError("--weights goes with --backbone; name the backbone they are for")
+    embed = _embedder(backbone, weights or "pretrained", image_size, device) if backbone else None
+    size = max(SIDE, image_size) if backbone else SIDE
+    found = check_data(settings, embed=embed, size=size, counting=Counting)
+    _show_findings(found, out)
+    if out:
+        _make_folder_of(out)
+        write_json(out, found)
+    if found["serious"]:
+        raise SystemExit(1)
 
 
 @data_app.command
@@ -84,3 +142,53 @@ def _make_folder_of(file: Path) -> None:
         raise UserError(
             f"cannot make the folder '{file.parent}': {error.strerror or error}; choose another --out"
         ) from error
+
+
+def _embedder(backbone: str, weights: str, image_size: int, device: str) -> Callable[["Tensor"], "Tensor"]:
+    """Images (n, 3, h, w) uint8 to the backbone's pooled features, of length 1: (n, d)."""
+    import torch
+    from torch import nn
+    from torch.nn import functional as F
+
+    from percentmatch.augment import resize
+    from percentmatch.device import pick_device
+    from percentmatch.models import build_classifier
+
+    place = pick_device(device)
+    model = build_classifier(backbone, num_classes=1, head="linear", image_size=image_size, weights=weights)
+    model.head = nn.Identity()  # ty: ignore[invalid-assignment]
+    model = model.to(place).eval()
+
+    @torch.inference_mode()
+    def embed(pixels: "Tensor") -> "Tensor":
+        parts = [model(resize(part.to(place), image_size, model.mean, model.std)) for part in pixels.split(64)]
+        return F.normalize(torch.cat(parts).float(), dim=1).cpu()
+
+    return embed
+
+
+def _show_findings(found: dict[str, Any], out: Path | None) -> None:
+    """One row for each finding, then the first few places of each."""
+    from rich.console import Console
+    from rich.markup import escape
+    from rich.table import Table
+
+    console = Console()
+    parts = "  ".join(f"{part} {count:,}" for part, count in (found["parts"] or {}).items())
+    console.print(f"{found['images']:,} images  {parts}", highlight=False)
+    table = Table("level", "check", box=None, padding=(0, 2, 0, 0))
+    table.add_column("count", justify="right")
+    table.add_column("what")
+    for finding in found["findings"]:
+        table.add_row(finding["level"], finding["check"], f"{finding['count']:,}", escape(finding["text"]))
+    console.print(table if found["findings"] else "nothing found")
+    for finding in found["findings"]:
+        items = finding["items"]
+        if items:
+            print(f"\n{finding['check']}")
+        for item in items[:SHOWN]:
+            print(f"  {item['text']}")
+        if len(items) > SHOWN:
+            print(f"  and {len(items) - SHOWN} more{f', all in {out}' if out else ': --out FILE.json lists all'}")
+    for sentence in found["not_checked"]:
+        print(f"\nnot checked: {sentence}")

@@ -8,7 +8,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, Literal, get_args, get_origin, get_type_hints
+from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from cyclopts import Parameter
 
@@ -51,20 +51,22 @@ class StrongView(View):
 class DataSettings:
     """Which images, which labels, and how they are divided."""
 
-    data: Annotated[Literal["scenes", "files", "voc", "coco", "custom"], DATA] = "scenes"
-    """Scenes drawn by the program, your own files, Pascal VOC or MS-COCO; custom marks data given in Python."""
+    data: Annotated[Literal["auto", "files", "voc", "coco", "scenes", "custom"], DATA] = "auto"
+    """Your own files (--labels), Pascal VOC or MS-COCO (--root), or scenes drawn by the program; auto: what is named.
+    custom marks data given in Python."""
     root: Annotated[str, DATA] = ""
     """The folder of VOC (or VOCdevkit) or of COCO (with annotations, train2014, val2014)."""
     year: Annotated[int, DATA] = 0
     """Of VOC or COCO, where the folder holds several years; 0 takes the only one."""
     labels: Annotated[str, DATA] = ""
-    """Of your own files: a CSV file with the columns image and labels, or image and one column a class."""
+    """Of your own files: a CSV file (image and labels, or image and a column a class), metadata.csv or metadata.jsonl,
+    COCO instances, or an export of Label Studio or FiftyOne; a folder with one of these; also a VOC or COCO folder."""
     images: Annotated[str, DATA] = ""
     """The folder that the paths in --labels begin at; empty is the folder of that file."""
     unlabeled: Annotated[str, DATA] = ""
     """More images, without labels: a folder, or a text file with one path a line."""
     classes: Annotated[str, DATA] = ""
-    """The classes to learn, separated by commas; empty takes all. In --labels, any other label is then an error."""
+    """The classes to learn, separated by commas; empty takes all. In a column of labels, any other is an error."""
     drop_empty: Annotated[bool, DATA] = False
     """Leave out COCO images without annotations."""
     skip_bad_images: Annotated[bool, DATA] = False
@@ -83,18 +85,27 @@ class DataSettings:
     """Images with labels kept for validation: a share if below 1, else their number."""
     official_validation: Annotated[bool, DATA] = False
     """Validate on VOC's own val part instead. Rows of --labels whose part says validation are always used so."""
-    split_kind: Annotated[Literal["random", "every-class"], DATA] = "random"
-    """Draw at random, as in the paper, or so that every class is labeled and validated where possible."""
+    split_kind: Annotated[Literal["auto", "random", "every-class"], DATA] = "auto"
+    """At random, as in the paper, or so that every class is labeled and validated where possible; auto does that for
+    your own files."""
     split_seed: Annotated[int, DATA] = 0
     """Seed of the split into labeled, unlabeled and validation images."""
     split_file: Annotated[str, DATA] = ""
-    """Take the parts from a split.json, of another run or of `percentmatch data split`."""
+    """Take the parts from a split.json, of another run or of `percentmatch data split`; nothing is drawn then."""
 
     def __post_init__(self) -> None:
         _check_limits(self)
         for name in ("labeled", "validation"):
             value = getattr(self, name)
             _require(value < 1 or value == int(value), name, value, "must be a share below 1 or a whole number")
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any], source: str = "config") -> Self:
+        """Settings from plain values, as read from YAML; unknown names and wrong types are refused."""
+        return _build(cls, values, source, "")
+
+    def to_dict(self) -> dict[str, Any]:
+        return dataclasses.asdict(self)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -106,7 +117,7 @@ class Config(DataSettings):
     head: Annotated[Literal["ml-decoder", "linear"], MODEL] = "ml-decoder"
     """Class queries over the feature map, or one linear layer over its mean."""
     weights: Annotated[str, MODEL] = "none"
-    """Start from "none" (random), "pretrained" (timm's) or a file."""
+    """Start from "none" (random), "pretrained" (timm's), "offline" (tf_efficientnet_lite0's, installed) or a file."""
     dropout: Annotated[float, MODEL] = 0.0
     """Before the linear head."""
     image_size: Annotated[int, MODEL] = 224
@@ -168,6 +179,8 @@ class Config(DataSettings):
     """auto, cpu, cuda or cuda:N."""
     cuda_graph: Annotated[bool, RUN] = True
     """On a GPU, capture the step once and replay it."""
+    compile: Annotated[bool, RUN] = False
+    """Compile the network by torch.compile: about a minute at the start, for long runs of networks that gain by it."""
     deterministic: Annotated[bool, RUN] = False
     """On a GPU, use only operations that repeat exactly."""
 
@@ -185,13 +198,69 @@ class Config(DataSettings):
         divides = self.labeled_batch % self.accumulate == 0
         _require(divides, "accumulate", self.accumulate, f"must divide labeled_batch ({self.labeled_batch})")
 
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any], source: str = "config") -> "Config":
-        """A config from plain values, as read from YAML; unknown names and wrong types are refused."""
-        return _build(cls, values, source, "")
 
-    def to_dict(self) -> dict[str, Any]:
-        return dataclasses.asdict(self)
+@dataclass(frozen=True, kw_only=True)
+class PretrainView(View):
+    """The two views of an image that a warm start makes alike: a small crop, and operations."""
+
+    ops: int = 4
+    """Random operations (RandAugment) applied to each image."""
+    crop_scale: float = 0.15
+    """Smallest share of the area a random resized crop keeps; 1 turns the crop off."""
+    cutout_ratio: float = 0.0
+    """Largest side of the square that is cut out, as a share of the image side; 0 turns it off."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainSettings(DataSettings):
+    """The settings of a self-supervised warm start."""
+
+    backbone: Annotated[str, MODEL] = "resnet50"
+    """Any timm model; it starts at random."""
+    image_size: Annotated[int, MODEL] = 128
+    """Side of the square views, in pixels; it may be smaller than that of the training that follows."""
+    cache_size: Annotated[int, MODEL] = 0
+    """Side of the squares that image files are kept at; 0: twice image_size."""
+
+    total_steps: Annotated[int, TRAINING] = 2800
+    """Optimizer steps."""
+    batch: Annotated[int, TRAINING] = 256
+    """Images a step, two views of each."""
+    temperature: Annotated[float, TRAINING] = 0.2
+    """Of the loss: the lower, the more the most similar of the other images count."""
+    lr: Annotated[float, TRAINING] = 1e-3
+    """Largest learning rate of the one-cycle schedule."""
+    lr_warmup_ratio: Annotated[float, TRAINING] = 0.1
+    """Share of the steps in which the learning rate rises."""
+    weight_decay: Annotated[float, TRAINING] = 0.05
+    """On weights of two or more dimensions (AdamW); biases and norms are left alone."""
+
+    frame: Annotated[Literal["squash", "center"], VIEWS] = "squash"
+    """Squeeze the whole image into a square, or keep its central square."""
+    view: Annotated[PretrainView, VIEWS] = field(default_factory=PretrainView)
+    """How each of the two views is made."""
+
+    seed: Annotated[int, RUN] = 0
+    """Seed of everything but the split."""
+    log_every: Annotated[int, RUN] = 50
+    """Steps between log rows."""
+    save_every: Annotated[int, RUN] = 500
+    """Steps between checkpoints."""
+    device: Annotated[str, RUN] = "auto"
+    """auto, cpu, cuda or cuda:N."""
+    deterministic: Annotated[bool, RUN] = False
+    """On a GPU, use only operations that repeat exactly."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(self.lr > 0, "lr", self.lr, "must be above 0")
+
+    def as_config(self) -> Config:
+        """A run's settings with the same images and optimizer, for what reads those."""
+        shared = {each.name for each in dataclasses.fields(self)} & {each.name for each in dataclasses.fields(Config)}
+        side = self.cache_size or min(2 * self.image_size, int(_LIMITS["cache_size"][1]))
+        same = {name: getattr(self, name) for name in shared}
+        return dataclasses.replace(Config(**same), cache_size=side, optimizer="adamw")
 
 
 _MANY = 1_000_000_000
@@ -202,6 +271,8 @@ _LIMITS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("seed", "split_seed"), (0, 2**62)),
     **dict.fromkeys(("dropout", "ema_decay", "lr_warmup_ratio"), (0, 1)),
     **dict.fromkeys(("mixup", "cutmix"), (0, 100)),
+    "batch": (2, 65_536),
+    "temperature": (0.001, 100),
     "image_size": (1, 4096),
     "cache_size": (0, 4096),
     "labeled": (0, _MANY),
@@ -215,6 +286,7 @@ _LIMITS: dict[str, tuple[float, float]] = {
 
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
+        "data": "scenes",
         "backbone": "test_resnet",
         "head": "linear",
         "image_size": 40,

@@ -8,28 +8,34 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.augment import frame, resize
-from percentmatch.data import Data, Images, load_data, load_images, read_table
+from percentmatch.data import Data, Images, load_data, load_images, read_labels
 from percentmatch.data.cache import Progress
 from percentmatch.data.source import check_single
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import accuracy_top1, score
-from percentmatch.models import Card, evaluating, load_classifier
+from percentmatch.models import Card, Classifier, evaluating, load_classifier
 from percentmatch.records import Task
 from percentmatch.run_folder import RunFolder
 
 BATCH = 256
+Opened = tuple[Classifier, Card, Images, torch.device]
+
+
+def probabilities(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -> Tensor:
+    """Probabilities of uint8 images (n, 3, h, w), not calibrated, in the order given: (n, c) on the host."""
+    return scores_of(logits(model, pixels, card, device), card.task)
 
 
 @torch.inference_mode()
-def probabilities(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -> Tensor:
-    """Probabilities of uint8 images (n, 3, h, w), in the order given: (n, c) on the host."""
+def logits(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -> Tensor:
+    """The same before the sigmoid or softmax."""
     parts = []
     with evaluating(model):
         for images in frame(pixels, card.frame).split(BATCH):
             views = resize(images.to(device), card.image_size, card.mean, card.std)
-            parts.append(scores_of(model(views), card.task))
+            parts.append(model(views).float())
     return torch.cat(parts).cpu()
 
 
@@ -60,6 +66,20 @@ def score_run(
 
     `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
     """
+    model, card, images, place = open_run(path, part, device, data=data, moved=moved, progress=progress)
+    return evaluate(probabilities(model, images.pixels, card, place), images, card.task)
+
+
+def open_run(
+    path: str | Path,
+    part: str = "test",
+    device: str = "auto",
+    *,
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Opened:
+    """What `score_run` scores: model, card, images and device."""
     folder, place = RunFolder(Path(path)), pick_device(device)
     config = folder.read_config() if data else folder.read_moved(moved or {})
     model, card = load_classifier(folder.model, place)
@@ -76,8 +96,7 @@ def score_run(
     if not ids:
         other = "validation" if part == "test" else "test"
         raise UserError(f"the run in '{path}' has no {part} images; try --part {other}, or --labels with other files")
-    images = (data.test if part == "test" else data.pool).part(ids)
-    return evaluate(probabilities(model, images.pixels, card, place), images, card.task)
+    return model, card, (data.test if part == "test" else data.pool).part(ids), place
 
 
 def score_files(
@@ -90,10 +109,24 @@ def score_files(
     progress: Progress | None = None,
 ) -> dict[str, Any]:
     """Score the model a run has saved on other files: all rows of a CSV file with the model's classes."""
+    model, card, loaded, place = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
+    return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)
+
+
+def open_files(
+    path: str | Path,
+    labels: Path,
+    images: Path | None = None,
+    device: str = "auto",
+    *,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Opened:
+    """What `score_files` scores: model, card, images and device."""
     place = pick_device(device)
     model, card = load_classifier(RunFolder(Path(path)).model, place)
-    manifest = read_table(labels, images, classes=card.class_names)
+    manifest = read_labels(labels, images, classes=card.class_names)
     if card.task == "single-label":
         check_single(manifest)
     loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
-    return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)
+    return model, card, loaded, place

@@ -4,6 +4,7 @@ import hashlib
 import json
 import sys
 import time
+from dataclasses import replace
 from typing import Any, Literal
 
 import torch
@@ -11,13 +12,14 @@ from torch import Tensor, nn
 
 from percentmatch import __version__
 from percentmatch.augment import fused_views, mix
-from percentmatch.checkpoint import load_checkpoint, save_checkpoint, write_atomic, write_json
+from percentmatch.checkpoint import Saver, load_checkpoint, write_atomic, write_json
 from percentmatch.config import Config
 from percentmatch.data import Data, Images, Split, split_data
+from percentmatch.decide import decide
 from percentmatch.device import Sender
 from percentmatch.distributed import is_distributed
 from percentmatch.errors import UserError
-from percentmatch.evaluate import BATCH, evaluate, probabilities
+from percentmatch.evaluate import BATCH, evaluate, logits, probabilities
 from percentmatch.graph import Replay
 from percentmatch.loader import Loader
 from percentmatch.meter import Meter
@@ -81,7 +83,7 @@ class Run:
             version=__version__,
         )
         self.method.check_model(self.model)
-        self.sender = Sender(device)
+        self.sender, self.saver = Sender(device), Saver()
         self._new_followers()
         mean, std = self.model.mean, self.model.std
         self.loader = Loader(config, data.pool, self.split, views=self.method.views, mean=mean, std=std, device=device)
@@ -101,9 +103,10 @@ class Run:
             dropout=config.dropout,
         )
         model = model.to(self.device).to(memory_format=torch.channels_last)  # faster on CPU and GPU
-        if not config.compile:
-            return quicken(model, self.device)
-        model.compile()
+        if config.compile:
+            model.compile()
+        elif self.can_replay:  # launched one by one, the kernels of a quick model would keep the host too busy
+            quicken(model, self.device)
         return model
 
     def _new_followers(self) -> None:
@@ -111,8 +114,12 @@ class Run:
         self.ema = Ema(self.model, self.config.ema_decay)
         self.optimizer = build_optimizer(self.model, self.config, self.device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        can_replay = self.config.cuda_graph and fused_views(self.device) is not None and not is_distributed()
-        self.replay = Replay(self.device) if can_replay else None
+        self.replay = Replay(self.device) if self.can_replay else None
+
+    @property
+    def can_replay(self) -> bool:
+        """Whether the step can be captured as a CUDA graph."""
+        return self.config.cuda_graph and fused_views(self.device) is not None and not is_distributed()
 
     def draw(self, step: int) -> dict[str, Tensor]:
         """What a step needs to know, on the host."""
@@ -189,6 +196,7 @@ class Run:
 
     def log_row(self) -> float:
         """Write the means since the last row; returns the loss."""
+        self.saver.check()
         self.check_finite()
         means = self.meter.read()
         losses = {name: value for name, value in means.items() if not isinstance(value, list)}
@@ -215,6 +223,7 @@ class Run:
         found = self.meter.first_bad()
         if found:
             names, step = found
+            self.saver.wait()
             kept = f"'{self.folder.checkpoint}' holds the last good state" if self.folder.checkpoint.exists() else ""
             advice = "start a new run with a lower --lr or with --clip-grad 1"
             raise UserError(f"{names} not finite in step {step + 1}; {kept + ', ' if kept else ''}{advice}")
@@ -222,7 +231,7 @@ class Run:
     def save(self) -> None:
         self.check_finite()
         self.seconds, self.began = self.seconds + time.monotonic() - self.began, time.monotonic()
-        save_checkpoint(self.folder.checkpoint, self.state())
+        self.saver.save(self.folder.checkpoint, self.state())
 
     def state(self) -> dict[str, Any]:
         return {
@@ -242,7 +251,7 @@ class Run:
         self.folder.complete(self.split, self.device)
         if not self.folder.checkpoint.exists():
             reached = max((row["step"] for _, row in self.folder.read_log()), default=0)
-            if reached > self.config.save_every:  # rows of a step are written before its checkpoint
+            if reached > 2 * self.config.save_every:  # the first is in its place before the second is begun
                 raise UserError(
                     f"'{self.folder.checkpoint}' is missing though the log reaches step {reached}; put it back"
                 )
@@ -274,8 +283,15 @@ class Run:
         self.folder.keep_log(self.step)
 
     def finish(self) -> dict[str, Any]:
-        """Score the last iterate, once, on validation and test images, and write the model."""
-        write_atomic(self.folder.model, classifier_bytes(self.ema.model, self.card))
+        """Score the last iterate, once, on validation and test images, and write the model with its decisions."""
+        card, summary = self.card, {}
+        if len(self.validation):
+            with torch.compiler.set_stance("force_eager"):
+                found = logits(self.ema.model, self.validation.pixels, card, self.device)
+            labels = self.validation.scoring_labels(count_difficult=False)
+            if decided := decide(found, *labels, task=card.task, class_names=card.class_names):
+                card, summary = replace(card, decisions=decided[0]), decided[1]
+        write_atomic(self.folder.model, classifier_bytes(self.ema.model, card))
         parts = {"validation": self.validation, "test": self.test}
         metrics = {
             "method": self.config.method,
@@ -288,6 +304,7 @@ class Run:
                 for part, images in parts.items()
                 if len(images)
             },
+            **summary,
         }
         write_json(self.folder.metrics, metrics)
         return metrics

@@ -4,7 +4,7 @@ import json
 import os
 import platform
 import subprocess
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -15,6 +15,7 @@ import yaml
 from percentmatch import __version__
 from percentmatch.checkpoint import cannot_write, read_json, write_atomic, write_json
 from percentmatch.config import Config
+from percentmatch.data.detect import detected
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 
@@ -31,6 +32,7 @@ class RunFolder:
         self.config, self.split, self.environment = path / "config.yaml", path / "split.json", path / "environment.json"
         self.log, self.checkpoint = path / "log.jsonl", path / "last.pt"
         self.model, self.metrics = path / "model.safetensors", path / "metrics.json"
+        self.readers: list[Callable[[dict[str, Any]], None]] = []  # get each row that is written to the log
 
     def check_new(self) -> None:
         """Refuse a folder that holds anything: nobody's results are overwritten."""
@@ -89,7 +91,7 @@ class RunFolder:
 
     def check_same(self, config: Config) -> None:
         """Refuse to resume with other settings than the run began with."""
-        mine, theirs = self.read_config().to_dict(), config.to_dict()
+        mine, theirs = self.read_config().to_dict(), detected(config).to_dict()
         for name in mine:
             if name not in MAY_CHANGE and mine[name] != theirs[name]:
                 raise UserError(
@@ -109,6 +111,8 @@ class RunFolder:
                 os.fsync(file.fileno())
         except OSError as error:
             raise cannot_write(self.log, error) from error
+        for read in self.readers:
+            read(row)
 
     def read_log(self) -> list[tuple[str, dict[str, Any]]]:
         """Each line with what it says; only the last may be torn, and is left out."""

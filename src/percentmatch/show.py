@@ -54,6 +54,31 @@ def show_scores(scores: dict[str, Any]) -> None:
         print(f"{scores['num_pairs_ignored']} pairs of image and class were ignored (label unknown or difficult)")
 
 
+def show_decisions(summary: dict[str, Any]) -> None:
+    """What `decide` found: the error of the probabilities, and the threshold of each class."""
+    errors, decisions = summary["calibration"], summary["decisions"]
+    before, after = errors["ece_before"], errors["ece_after"]
+    print(f"calibration error (ECE) {before:.4f} before, {after:.4f} after, on {errors['num_images']} images")
+    if "classes" not in decisions:
+        return
+    table = Table("class", box=None)
+    for column in ("positives", "threshold", "precision", "recall", "F1"):
+        table.add_column(column, justify="right")
+    for name, row in decisions["classes"].items():
+        reached = (percent(row[key]) for key in ("precision", "recall", "F1"))
+        table.add_row(escape(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
+    Console().print(table)
+    print(f"Thresholds for the best {decisions['aim']}" if decisions["aim"] == "F1" else f"Aim: {decisions['aim']}")
+    notes = {
+        "missed": "Not reached, the nearest is taken",
+        "few_positives": "Chosen by probabilities, for want of positives",
+        "without_positives": "Without a positive, threshold 0.5",
+    }
+    for key, note in notes.items():
+        if decisions[key]:
+            print(f"{note}: {', '.join(decisions[key])}")
+
+
 def show_stats(facts: dict[str, Any]) -> None:
     """What `describe` counted; of the pairs of classes, the ten that are seen together most often."""
     parts = ", ".join(f"{count:,} {part or 'of no part'}" for part, count in facts["parts"].items())

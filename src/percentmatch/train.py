@@ -1,6 +1,7 @@
 """The only training loop. Every effect of a step is visible here."""
 
 import sys
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -12,8 +13,9 @@ from torch import nn
 from percentmatch.augment import mix
 from percentmatch.checkpoint import read_json
 from percentmatch.config import Config
-from percentmatch.data import Data, load_data
+from percentmatch.data import Data, detected, load_data
 from percentmatch.device import pick_device
+from percentmatch.followers import Follower, following
 from percentmatch.loader import Drawn
 from percentmatch.methods import checked_options
 from percentmatch.optim import set_lr
@@ -23,15 +25,22 @@ from percentmatch.run_folder import RunFolder
 from percentmatch.signals import Stopped, StopRequest
 
 
-def train(config: Config, out: str | Path, *, resume: bool = False, data: Data | None = None) -> dict[str, Any]:
+def train(
+    config: Config,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    data: Data | None = None,
+    followers: Sequence[Follower] = (),
+) -> dict[str, Any]:
     """Train as `config` says into the run folder `out`; returns what metrics.json holds.
 
     `data` replaces the data the config names. With `resume` a run continues from its last checkpoint, exactly.
+    `followers` show the log elsewhere.
     """
     folder = RunFolder(Path(out))
     config = replace(config, options=checked_options(config.method, config.options))
-    if data is not None:
-        config = replace(config, data="custom")
+    config = detected(config) if data is None else replace(config, data="custom")
     if resume:
         folder.check_same(config)
         if folder.metrics.exists():
@@ -53,7 +62,8 @@ def train(config: Config, out: str | Path, *, resume: bool = False, data: Data |
             print(f"no labeled image shows {', '.join(unseen)}: never a positive pseudo-label", file=sys.stderr)
 
     steps = config.total_steps
-    with StopRequest() as stop, Report(config.method, steps, run.step, run.images_per_step) as report:
+    shown = following(followers, folder, config)
+    with StopRequest() as stop, run.saver, shown, Report(config.method, steps, run.step, run.images_per_step) as report:
         for step in range(run.step, steps):
             run.refresh(step)
             train_step(run, step)

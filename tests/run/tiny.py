@@ -8,6 +8,7 @@ import torch
 from percentmatch.config import Config
 
 TINY = Config(
+    data="scenes",
     scenes_pool=120,
     scenes_test=40,
     validation=30,

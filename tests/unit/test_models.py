@@ -178,7 +178,10 @@ def test_state_dict_round_trip_carries_the_queries() -> None:
         ({"image_size": 0}, "must be at least 1"),
         ({"backbone": "test_vit", "image_size": 8}, "backbone 'test_vit' cannot be used at 8 pixels: "),
         ({"backbone": "crossvit_tiny_240", "image_size": 240}, "it gives several feature maps"),
-        ({"weights": "pretraned"}, "weights file 'pretraned' does not exist; give a file, 'none' or 'pretrained'"),
+        (
+            {"weights": "pretraned"},
+            "weights file 'pretraned' does not exist; give a file, 'none', 'pretrained' or 'offline'",
+        ),
     ],
 )
 def test_a_mistake_gets_one_sentence(options: dict[str, Any], sentence: str) -> None:

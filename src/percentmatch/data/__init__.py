@@ -1,6 +1,8 @@
 """Images in: manifests and their readers, decoding and its cache, decoded pools with their labels, and their split."""
 
+from percentmatch.data.check import check_data
 from percentmatch.data.coco import read_coco
+from percentmatch.data.detect import detected, read_labels
 from percentmatch.data.divide import split_data, split_manifest
 from percentmatch.data.folder import unlabeled_manifest
 from percentmatch.data.images import Images
@@ -18,13 +20,16 @@ __all__ = [
     "Manifest",
     "Split",
     "check_classes",
+    "check_data",
     "concat",
     "describe",
+    "detected",
     "join",
     "load_data",
     "load_images",
     "make_split",
     "read_coco",
+    "read_labels",
     "read_manifest",
     "read_split",
     "read_table",

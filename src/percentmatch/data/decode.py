@@ -33,12 +33,21 @@ ORDER = (T.FLIP_LEFT_RIGHT, T.ROTATE_180, T.FLIP_TOP_BOTTOM, T.TRANSPOSE, T.ROTA
 TURNS = dict(enumerate(ORDER, start=2))  # by EXIF orientation
 BROKEN_EXIF = (SyntaxError, struct.error, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
 BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")
+DAMAGED = "it is damaged or cut short"
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Pillow's complaints go to stderr
 
 
 class BadImage(Exception):
     """Why a file cannot be read, in words that follow `cannot read image 'x': `."""
+
+
+class NoImage(BadImage):
+    """It is something else, or of a format that is not read."""
+
+
+class TooManyPixels(BadImage):
+    """It is larger than allowed."""
 
 
 def cannot_read(path: str | Path, reason: str) -> str:
@@ -82,14 +91,16 @@ def decode_bytes(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
-                raise BadImage(f"its {image.width} x {image.height} pixels are more than the {max_pixels:,} allowed")
-            return _square(image, size, frame)
+                pixels = f"{image.width} x {image.height} pixels"
+                raise TooManyPixels(f"its {pixels} are more than the {max_pixels:,} allowed")
+            return square(image, size, frame)
     except BadImage:
         raise
     except UnidentifiedImageError:
-        raise BadImage(_what_it_is(content)) from None
+        reason = _what_it_is(content)
+        raise (BadImage if reason == DAMAGED else NoImage)(reason) from None
     except Image.DecompressionBombError as error:
-        raise BadImage(f"it has more pixels than the {max_pixels:,} allowed") from error
+        raise TooManyPixels(f"it has more pixels than the {max_pixels:,} allowed") from error
     except MemoryError as error:
         raise BadImage("there is not enough memory to decode it") from error
     except Exception as error:
@@ -98,7 +109,7 @@ def decode_bytes(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_
         raise BadImage("it is cut short (truncated)" if cut else f"it is damaged or cut short ({text})") from error
 
 
-def _square(image: Image.Image, size: int, frame: Frame) -> np.ndarray:
+def square(image: Image.Image, size: int, frame: Frame) -> np.ndarray:
     """Decoded, framed, resized and turned: (3, size, size)."""
     drafted = image.draft(None, (2 * size, 2 * size))  # a big JPEG is decoded at 1/2, 1/4 or 1/8, twice `size` at least
     with _no_stderr() if image.format == "TIFF" else contextlib.nullcontext():
@@ -153,7 +164,7 @@ def _what_it_is(content: bytes) -> str:
     if min(content[:2048]) > 8:
         return "it is text, not an image"
     if content.startswith(BEGINNINGS) or content[4:12] == b"ftypavif":
-        return "it is damaged or cut short"
+        return DAMAGED
     return f"it is none of {', '.join(FORMATS)}"
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 from torch import Tensor
 
 from percentmatch.config import DataSettings
+from percentmatch.data.detect import detected
 from percentmatch.data.load import Say, print_to_stderr
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.source import Data, validation_ids
@@ -63,6 +64,8 @@ def _split(
         return split
     if unfit := len(bare.intersection(fixed_validation)):
         say(f"{unfit} of {len(fixed_validation)} images for validation have no labels; they count as unlabeled")
+    usual = "every-class" if detected(settings).data == "files" else "random"
+    kind = usual if settings.split_kind == "auto" else settings.split_kind
     return make_split(
         pool,
         test,
@@ -71,5 +74,5 @@ def _split(
         seed=settings.split_seed,
         without_labels=bare,
         fixed_validation=fixed_validation,
-        keep_classes=targets * known if settings.split_kind == "every-class" else None,
+        keep_classes=targets * known if kind == "every-class" else None,
     )

@@ -99,11 +99,14 @@ def list_files(folder: str | Path) -> list[str]:
         _refuse(error)
 
 
-def find_images(folder: Path, texts: Sequence[str], sources: Sequence[str]) -> list[str]:
+def find_images(
+    folder: Path, texts: Sequence[str], sources: Sequence[str], *, absent: list[int] | None = None
+) -> list[str]:
     """The images these texts name, each as its path within `folder` with forward slashes and as it is spelt on disk.
 
     Backslashes separate folders too. Where no file has exactly this name, the one that differs only in case or in how
-    an accent is encoded is taken. Each folder is listed once; no file is looked at by itself.
+    an accent is encoded is taken. Each folder is listed once; no file is looked at by itself. A missing image is an
+    error; with `absent`, which gets its place among the texts, its name is empty instead.
     """
     if not os.path.isdir(folder):
         raise UserError(f"there is no folder {folder}; give the folder that holds the images")
@@ -118,9 +121,10 @@ def find_images(folder: Path, texts: Sequence[str], sources: Sequence[str]) -> l
         actual = listings[place].find(last)
         if actual is None:
             missing.append(row)
-        else:
-            found.append(name if actual == last else name.removesuffix(last) + actual)
-    if missing:
+        found.append("" if actual is None else name if actual == last else name.removesuffix(last) + actual)
+    if absent is not None:
+        absent += missing
+    elif missing:
         raise missing_images([sources[row] for row in missing], texts[missing[0]], folder, len(texts))
     return found
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from percentmatch.config import Config, DataSettings
 from percentmatch.data.cache import Progress, cache_folder
 from percentmatch.data.coco import read_coco
+from percentmatch.data.detect import detected, read_labels
 from percentmatch.data.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.images import Images
 from percentmatch.data.load import Say, load_images, print_to_stderr
 from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.memo import remember
 from percentmatch.data.scenes import draw_scenes
-from percentmatch.data.table import read_table
 from percentmatch.data.voc import read_voc
 from percentmatch.errors import UserError
 from percentmatch.records import Task
@@ -51,6 +51,7 @@ def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr) -> Mani
 
     `say` gets a sentence about images of --unlabeled that are left out.
     """
+    settings = detected(settings)
     _check_flags(settings)
     readers = {"files": _files, "voc": _voc, "coco": _coco}
     if settings.data == "custom":
@@ -72,6 +73,7 @@ def load_data(
     say: Say = print_to_stderr,
 ) -> Data:
     """The data a config names, decoded."""
+    config = detected(config)
     if config.data == "scenes":
         _check_flags(config)
         return _scenes(config.scenes_pool, config.scenes_test, config.image_size, config.task)
@@ -96,6 +98,7 @@ def load_data(
 
 def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...]:
     """The images that the data itself sets apart for validation, where they are to be used so."""
+    settings = detected(settings)
     if settings.data != "files" and not settings.official_validation:
         return ()
     ids = tuple(name for name, part in zip(manifest.ids, manifest.parts, strict=True) if part == "validation")
@@ -115,7 +118,7 @@ def check_classes(settings: DataSettings, manifest: Manifest) -> None:
     positives = (manifest.targets[rows] * manifest.known[rows]).sum(0).tolist()
     empty = [name for name, count in zip(manifest.class_names, positives, strict=True) if not count]
     if empty:
-        also = " (in a column of labels, also remove these)" if settings.data == "files" else ""
+        also = " (in a column of labels, also remove these)" if detected(settings).data == "files" else ""
         raise UserError(
             f"{where}: no image to learn from shows {', '.join(map(repr, empty))}; label at least one, or name the "
             f"other classes by --classes{also}"
@@ -162,9 +165,9 @@ def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
 
 def _files(settings: DataSettings) -> Manifest:
     if not settings.labels:
-        raise UserError("--data files needs --labels, a CSV file with the columns image and labels")
+        raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
     images = Path(settings.images) if settings.images else None
-    return read_table(Path(settings.labels), images, classes=_classes(settings))
+    return read_labels(Path(settings.labels), images, classes=_classes(settings))
 
 
 def _voc(settings: DataSettings) -> Manifest:

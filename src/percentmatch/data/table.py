@@ -1,5 +1,6 @@
 """Labels from a CSV file: `image,labels` rows, or an image column and one column of 1 and 0 for each class."""
 
+import ast
 import csv
 import io
 from collections.abc import Sequence
@@ -15,16 +16,18 @@ from percentmatch.errors import UserError, did_you_mean
 IMAGE_HEADERS = ("image", "file", "filename", "file_name", "path")  # in any case
 LABEL_HEADERS = ("labels", "label", "tags", "classes", "class")
 PART_HEADERS = ("part", "split")
-PART_OF = {"": "", "train": "train", "training": "train", "test": "test", "testing": "test"}
+PART_OF = {"": "", "?": "", "train": "train", "training": "train", "test": "test", "testing": "test"}
 PART_OF |= {name: "validation" for name in ("validation", "val", "valid", "dev")}
 UNKNOWN = 2  # the code of a label; the others are 0 and 1
+NOTHING_KNOWN = "?"  # in a column of labels: this image has not been looked at
 CELLS = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 CELLS |= {cell: UNKNOWN for cell in ("", "?", "-1", "-1.0", "nan")}
+RISKY = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # a spreadsheet may run a cell that begins so; full width, too
 NOWHERE = -1  # the place of a column that the file does not have: rows end with an empty cell
 
 
 @dataclass(frozen=True)
-class _Table:
+class Table:
     """The cells of a file and where its columns are."""
 
     file: Path
@@ -40,17 +43,21 @@ def read_table(file: Path, images: Path | None = None, *, classes: Sequence[str]
     """Read a CSV file (comma, semicolon or tab) whose paths are relative to `images`, or to its own folder.
 
     Labels in one cell are separated by `;`, else `|`, else `,`: the first that any cell holds; without one of these,
-    by spaces. An empty label cell means none of the classes. An empty one-hot cell, `?` or -1 means unknown. Without
-    `classes`, the classes are the labels in sorted order, or the columns in theirs. With them, any other label is an
-    error; other columns are left out. A column named part or split may say train, validation or test.
+    by spaces. They may be a list in brackets too. An empty label cell means none of the classes, `?` that nothing is
+    known. An empty one-hot cell, `?` or -1 means unknown. Without `classes`, the classes are the labels in sorted
+    order, or the columns in theirs. With them, any other label is an error; other columns are left out. A column named
+    part or split may say train, validation or test.
     """
-    table = _open_table(file)
+    return to_manifest(open_table(file), file.parent if images is None else images, classes)
+
+
+def to_manifest(table: Table, folder: Path, classes: Sequence[str] | None = None) -> Manifest:
+    """What a table says of the images in `folder`."""
     read = _from_columns if table.labels == NOWHERE else _from_labels
     class_names, codes = read(table, classes)
     if not class_names:
-        raise UserError(f"{file} names no class; label at least one image or name the classes")
+        raise UserError(f"{table.file} names no class; label at least one image or name the classes")
     parts = _parts(table)
-    folder = file.parent if images is None else images
     names = find_images(folder, [row[table.image] for row in table.rows], table.sources)
     keep = _first_of_each(names, list(zip(codes, parts, strict=True)), table.sources)
     values = torch.frombuffer(bytearray().join(codes[row] for row in keep), dtype=torch.uint8)
@@ -67,7 +74,7 @@ def read_table(file: Path, images: Path | None = None, *, classes: Sequence[str]
     )
 
 
-def _open_table(file: Path) -> _Table:
+def open_table(file: Path) -> Table:
     text = read_utf8(file)
     mark = max(",;\t", key=lambda mark: _header_score(text, mark))
     header: list[str] = []
@@ -86,8 +93,8 @@ def _open_table(file: Path) -> _Table:
                 rows.append([*cells, ""])
                 sources.append(source)
             elif cells:
-                header = [cell.strip() for cell in cells]
-                columns = _columns(file, header)
+                header = [_unguard(cell.strip()) for cell in cells]
+                columns = find_columns(file, header)
     except csv.Error as error:
         what = f"this is no row of a CSV file ({error})"
         raise UserError(f"{file}, line {line + 1}: {what}; look for a quote that is never closed") from None
@@ -95,7 +102,7 @@ def _open_table(file: Path) -> _Table:
         raise UserError(f"{file} is empty; write a header such as image,labels and one row for each image")
     if not rows:
         raise UserError(f"{file} has a header but no row; write one row for each image")
-    return _Table(file, header, rows, sources, *columns)
+    return Table(file, header, rows, sources, *columns)
 
 
 def _header_score(text: str, mark: str) -> tuple[bool, int]:
@@ -108,11 +115,20 @@ def _header_score(text: str, mark: str) -> tuple[bool, int]:
     return len(header) > 1 and any(_plain(cell) in IMAGE_HEADERS for cell in header), len(header)
 
 
+def guard(text: str) -> str:
+    """A class as a cell that no spreadsheet takes for a formula: after an apostrophe, where it begins like one."""
+    return f"'{text}" if text.lstrip("'").startswith(RISKY) else text
+
+
+def _unguard(text: str) -> str:
+    return text[1:] if text.startswith("'") and text.lstrip("'").startswith(RISKY) else text
+
+
 def _plain(cell: str) -> str:
     return cell.strip().lower().replace(" ", "_")
 
 
-def _columns(file: Path, header: list[str]) -> tuple[int, int, int]:
+def find_columns(file: Path, header: list[str]) -> tuple[int, int, int]:
     """Where the image, the labels and the part stand; without a column of labels, every other one is a class."""
     if len(header) < 2:
         raise UserError(f"{file} has one column; its header must be image,labels or image and the name of each class")
@@ -130,15 +146,17 @@ def _columns(file: Path, header: list[str]) -> tuple[int, int, int]:
     return image, found[0], found[1]
 
 
-def _from_labels(table: _Table, classes: Sequence[str] | None) -> tuple[tuple[str, ...], list[bytes]]:
+def _from_labels(table: Table, classes: Sequence[str] | None) -> tuple[tuple[str, ...], list[bytes]]:
     """The class names, and for each row c codes, from one column of labels."""
     cells = [row[table.labels].strip() for row in table.rows]
-    whole = set(classes or ())  # a cell that is itself a class is never divided
-    mark = next((mark for mark in ";|," if any(mark in cell for cell in set(cells) - whole)), None)  # None: at spaces
-    names_of = {
-        cell: [cell] if cell in whole else [name for piece in cell.split(mark) if (name := piece.strip())]
-        for cell in dict.fromkeys(cells)
-    }
+    names_of = {cell: [cell] for cell in classes or () if cell in cells}  # a cell that is itself a class stays whole
+    names_of |= {cell: [] for cell in cells if cell == NOTHING_KNOWN}
+    for cell, source in zip(cells, table.sources, strict=True):
+        if cell[:1] in ("[", "{") and cell not in names_of:
+            names_of[cell] = _listed(cell, source)
+    plain = [cell for cell in dict.fromkeys(cells) if cell not in names_of]
+    mark = next((mark for mark in ";|," if any(mark in cell for cell in plain)), None)  # None: at spaces
+    names_of |= {cell: [name for piece in cell.split(mark) if (name := _unguard(piece.strip()))] for cell in plain}
     class_names = tuple(sorted({name for names in names_of.values() for name in names}) if classes is None else classes)
     place_of = {name: place for place, name in enumerate(class_names)}
     codes = {}
@@ -149,11 +167,22 @@ def _from_labels(table: _Table, classes: Sequence[str] | None) -> tuple[tuple[st
                 where = table.sources[cells.index(cell)]
                 raise UserError(f"{where}: unknown class {name!r}{did_you_mean(name, class_names)}")
             code[place_of[name]] = 1
-        codes[cell] = bytes(code)
+        codes[cell] = bytes([UNKNOWN] * len(class_names) if cell == NOTHING_KNOWN else code)
     return class_names, [codes[cell] for cell in cells]
 
 
-def _from_columns(table: _Table, classes: Sequence[str] | None) -> tuple[tuple[str, ...], list[bytes]]:
+def _listed(cell: str, source: str) -> list[str]:
+    """The labels of a cell that holds a list, as JSON or Python writes it."""
+    try:
+        names = ast.literal_eval(cell)
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
+        names = None
+    if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
+        raise UserError(f'{source}: {cell!r} is no list of labels; write ["cat", "dog"] or cat;dog')
+    return [text for name in names if (text := str(name).strip())]
+
+
+def _from_columns(table: Table, classes: Sequence[str] | None) -> tuple[tuple[str, ...], list[bytes]]:
     """The class names, and for each row c codes, from one column for each class."""
     column_of: dict[str, int] = {}
     for column, name in enumerate(table.header):
@@ -182,7 +211,7 @@ def _from_columns(table: _Table, classes: Sequence[str] | None) -> tuple[tuple[s
     return class_names, codes
 
 
-def _parts(table: _Table) -> list[str]:
+def _parts(table: Table) -> list[str]:
     cells = [row[table.part].strip().lower() for row in table.rows]
     wrong = next((row for row, cell in enumerate(cells) if cell not in PART_OF), None)
     if wrong is not None:

