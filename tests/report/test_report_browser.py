@@ -4,9 +4,9 @@ from collections.abc import Generator
 from pathlib import Path
 
 import pytest
-from browser import CHROMIUM, Browser, Page, opened
 from hostile import CLASSES
 
+from browser import CHROMIUM, Browser, Page, opened
 from percentmatch.data import Data
 from percentmatch.report import write_report
 
