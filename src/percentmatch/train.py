@@ -1,4 +1,4 @@
-"""The only training loop. Every effect of a step is visible here."""
+"""The training loop of every method. Every effect of a step is visible here."""
 
 import sys
 from collections.abc import Sequence
