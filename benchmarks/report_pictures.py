@@ -33,7 +33,7 @@ def drawing(page: str, titles: list[str], columns: int) -> str:
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
         'font-family="system-ui, Liberation Sans, sans-serif">\n'
-        f"<style>{style[1] if style else ''} .title {{ font-weight: 600; font-size: 15px; fill: var(--ink); }}</style>\n"
+        f"<style>{style[1] if style else ''} .title {{ font-weight: 600; font-size: 15px; fill: var(--ink) }}</style>\n"
         f'<rect width="{width}" height="{height}" fill="var(--card)"/>\n' + "\n".join(cells) + "\n</svg>\n"
     )
 

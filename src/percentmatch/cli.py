@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, NoReturn
 from cyclopts import App, CycloptsError, Parameter
 from cyclopts.config import Dict
 
-from percentmatch import __version__
+from percentmatch import __version__, cli_use
 from percentmatch.cli_data import data_app
 from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, merge
 from percentmatch.errors import UserError, did_you_mean
@@ -22,8 +22,18 @@ app = App(
     help="Semi-supervised multi-label image classification: a few labeled images, many unlabeled ones.",
 )
 
-
 app.command(data_app)
+for verb in (
+    cli_use.evaluate,
+    cli_use.predict,
+    cli_use.serve,
+    cli_use.calibrate,
+    cli_use.export,
+    cli_use.report,
+    cli_use.compare,
+    cli_use.suggest,
+):
+    app.command(verb)
 
 
 @app.command
@@ -120,188 +130,6 @@ def pretrain(
 
 
 @app.command
-def evaluate(
-    run: Path,
-    *,
-    part: Literal["test", "validation"] | None = None,
-    set: Annotated[list[str] | None, Parameter(negative="")] = None,
-    labels: Path | None = None,
-    images: Path | None = None,
-    skip_bad_images: bool = False,
-    device: str = "auto",
-) -> None:
-    """Score a finished run's model, class by class.
-
-    Parameters
-    ----------
-    run
-        The run folder.
-    part
-        Which of the run's own images; test if not given.
-    set
-        NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.
-    labels
-        Score all rows of this CSV file instead of the run's own images.
-    images
-        The folder that the paths in --labels begin at; by default the folder of that file.
-    skip_bad_images
-        List images of --labels that cannot be read and go on without them.
-    device
-        auto, cpu, cuda or cuda:N.
-    """
-    from percentmatch.benchmark import over_settings
-    from percentmatch.evaluate import score_files, score_run
-    from percentmatch.progress import Counting
-    from percentmatch.show import show_scores
-
-    if labels is None and (images or skip_bad_images):
-        raise UserError("--images and --skip-bad-images go with --labels; the run's own images need neither")
-    if labels and (part or set):
-        raise UserError("--part and --set are for the run's own images; leave them out, or leave out --labels")
-    with Counting("decoding images") as progress:
-        if labels:
-            scores = score_files(run, labels, images, device, skip_bad=skip_bad_images, progress=progress)
-        else:
-            scores = score_run(run, part or "test", device, moved=over_settings(set or []), progress=progress)
-    show_scores(scores)
-
-
-@app.command
-def predict(
-    model: Path,
-    *sources: Path,
-    out: Path | None = None,
-    format: Literal["csv", "jsonl"] | None = None,
-    raw: Annotated[bool, Parameter(negative="")] = False,
-    skip_bad_images: bool = False,
-    device: str = "auto",
-) -> None:
-    """Write the labels decided on and the probability of every class for each image, as CSV or JSON Lines.
-
-    Images that cannot be read are listed, the others are done; the exit code is then 1.
-
-    Parameters
-    ----------
-    model
-        A run folder, an exported folder or a model.safetensors.
-    sources
-        Images, folders of images, or text files with one path a line.
-    out
-        The file; without it the table is printed.
-    format
-        csv or jsonl; without it that of the suffix of --out, else csv.
-    raw
-        The network's own probabilities instead of the calibrated ones. Labels stay the same.
-    skip_bad_images
-        Images that cannot be read are no failure: exit code 0.
-    device
-        auto, cpu, cuda or cuda:N.
-    """
-    from percentmatch.predict import predict
-    from percentmatch.progress import Counting
-
-    with Counting("images") as progress:
-        done, skipped = predict(model, sources, out, form=format, raw=raw, device=device, progress=progress)
-    if out:
-        print(f"{done} images  {out}")
-    if skipped:
-        print(f"skipped {skipped} of {done + skipped} images", file=sys.stderr)
-        if not skip_bad_images:
-            sys.exit(1)
-
-
-@app.command
-def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: float = 20, device: str = "auto") -> None:
-    """Open a trained model to a browser, and to programs by POST /predict, until Ctrl-C.
-
-    Parameters
-    ----------
-    model
-        A run folder, an exported folder or a model.safetensors.
-    host
-        The address to listen at; by default this machine alone can use it.
-    port
-        0 picks a free one.
-    max_mb
-        The largest upload, in MB.
-    device
-        auto, cpu, cuda or cuda:N.
-    """
-    from percentmatch.serve import serve
-
-    serve(model, host=host, port=port, max_mb=max_mb, device=device)
-
-
-@app.command
-def calibrate(
-    run: Path,
-    *,
-    precision: float | None = None,
-    recall: float | None = None,
-    set: Annotated[list[str] | None, Parameter(negative="")] = None,
-    labels: Path | None = None,
-    images: Path | None = None,
-    device: str = "auto",
-) -> None:
-    """Calibrate a finished run's probabilities and choose its thresholds anew, from its validation images.
-
-    Parameters
-    ----------
-    run
-        The run folder. Its model.safetensors is replaced; the weights stay the same.
-    precision
-        Choose thresholds that reach this precision with the best recall, instead of the best F1.
-    recall
-        Choose thresholds that reach this recall with the best precision.
-    set
-        NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.
-    labels
-        Use all rows of this CSV file instead of the run's validation images.
-    images
-        The folder that the paths in --labels begin at; by default the folder of that file.
-    device
-        auto, cpu, cuda or cuda:N.
-    """
-    from percentmatch.benchmark import over_settings
-    from percentmatch.calibrate import recalibrate
-    from percentmatch.progress import Counting
-    from percentmatch.show import show_decisions
-
-    if (images and not labels) or (labels and set):
-        raise UserError("--images goes with --labels, --set with the run's own images; leave out what does not fit")
-    with Counting("decoding images") as progress:
-        summary = recalibrate(
-            run,
-            labels=labels,
-            images=images,
-            moved=over_settings(set or []),
-            precision=precision,
-            recall=recall,
-            device=device,
-            progress=progress,
-        )
-    show_decisions(summary)
-    print(f"model  {run / 'model.safetensors'}")
-
-
-@app.command
-def export(model: Path, *, out: Path) -> None:
-    """Write a trained model for other programs: one ONNX file, or a folder for Python and the Hugging Face Hub.
-
-    Parameters
-    ----------
-    model
-        A run folder or a model.safetensors.
-    out
-        A file that ends in .onnx, or a new folder.
-    """
-    from percentmatch.export import export
-
-    for line in export(model, out):
-        print(line)
-
-
-@app.command
 def benchmark(
     file: Path,
     *,
@@ -370,119 +198,6 @@ def speed(
     sizes = {"image_size": image_size, "labeled_batch": labeled_batch, "steps": steps}
     run_speed(out, parts=chosen, images=images, device=device, backbone=backbone, head=head, **sizes)
     print(f"figures  {out}")
-
-
-@app.command
-def report(
-    *runs: Path,
-    out: Path,
-    images: bool = True,
-    set: Annotated[list[str] | None, Parameter(negative="")] = None,
-    device: str = "auto",
-) -> None:
-    """Write one HTML page about a run, or about several and their differences.
-
-    Parameters
-    ----------
-    runs
-        Run folders, finished or not. Several are compared with the first.
-    out
-        The page, a file that ends in .html. It holds all it shows and loads nothing.
-    images
-        Score each run's images for intervals, calibration and pictures; --no-images reads the log only.
-    set
-        NAME=PATH, where the root, labels or images of the runs are now, if they were moved; may be repeated.
-    device
-        auto, cpu, cuda or cuda:N.
-    """
-    from percentmatch.benchmark import over_settings
-    from percentmatch.progress import Counting
-    from percentmatch.report import write_report
-
-    with Counting("decoding images") as progress:
-        write_report(runs, out, images=images, device=device, moved=over_settings(set or []), progress=progress)
-    print(f"report  {out}")
-
-
-@app.command
-def compare(
-    run: Path,
-    other: Path | None = None,
-    *,
-    part: Literal["test", "validation"] | None = None,
-    out: Path | None = None,
-    json: Path | None = None,
-    set: Annotated[list[str] | None, Parameter(negative="")] = None,
-    device: str = "auto",
-) -> None:
-    """Did the unlabeled images help? Compare a run with its supervised twin, which is trained first, or with another.
-
-    Parameters
-    ----------
-    run
-        The run folder.
-    other
-        A run on the same images to compare it with.
-    part
-        Which of the runs' images; test where there are such, else validation.
-    out
-        The folder of the supervised twin; RUN-supervised if not given. A broken twin is continued, a finished one kept.
-    json
-        Write all numbers to this file, too.
-    set
-        NAME=PATH, where the root, labels or images of the runs are now, if they were moved; may be repeated.
-    device
-        auto, cpu, cuda or cuda:N.
-    """
-    from percentmatch.benchmark import over_settings
-    from percentmatch.checkpoint import write_json
-    from percentmatch.compare import compare, show_comparison
-    from percentmatch.progress import Counting
-
-    if json and (json.is_dir() or not json.parent.is_dir()):
-        raise UserError(f"--json {json} must name a file in a folder that is there")
-    moved = over_settings(set or [])
-    with Counting("decoding images") as progress:
-        found = compare(run, other, out=out, part=part, device=device, moved=moved, progress=progress)
-    show_comparison(found)
-    if json:
-        write_json(json, found)
-
-
-@app.command
-def suggest(
-    run: Path,
-    *,
-    out: Path,
-    number: int = 100,
-    set: Annotated[list[str] | None, Parameter(negative="")] = None,
-    device: str = "auto",
-) -> None:
-    """List the unlabeled images of a run that are most worth labeling next, as a CSV file to fill in.
-
-    Parameters
-    ----------
-    run
-        The run folder.
-    out
-        The list, a new file with the columns of the run's own --labels, else image,labels.
-    number
-        How many images.
-    set
-        NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.
-    device
-        auto, cpu, cuda or cuda:N.
-    """
-    from percentmatch.benchmark import over_settings
-    from percentmatch.progress import Counting
-    from percentmatch.suggest import show_suggestions, suggest
-
-    moved = over_settings(set or [])
-    with Counting("decoding images") as decoding, Counting("unlabeled images") as progress:
-        summary = suggest(run, number, out, device=device, moved=moved, progress=progress, decoding=decoding)
-    show_suggestions(summary)
-    print(f"{len(summary['images'])} images to label  {out}")
-    print("fill in their labels, then add the rows to your file of labels; rows left as they are stay unlabeled")
 
 
 @app.command
