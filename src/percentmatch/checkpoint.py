@@ -4,7 +4,7 @@ import contextlib
 import errno
 import json
 import os
-from collections.abc import Generator, Mapping
+from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import IO, Any, Self
@@ -105,9 +105,13 @@ class Saver:
         self.wait()
 
     def save(self, path: Path, state: dict[str, Any]) -> None:
-        """Copy the state to the host and have it written. Waits for the one before."""
+        """Copy the state where it is and have the copy written. Waits for the one before, not for a GPU."""
         self.wait()
-        self.pending = self.thread.submit(save_checkpoint, path, _on_host(state))
+        copied, stream = _each_tensor(state, lambda tensor: tensor.detach().clone()), None
+        if torch.cuda.is_initialized():
+            stream = torch.cuda.Stream()
+            stream.wait_stream(torch.cuda.current_stream())
+        self.pending = self.thread.submit(_write, path, copied, stream)
 
     def check(self) -> None:
         """Raise what went wrong, if that is known by now."""
@@ -121,13 +125,19 @@ class Saver:
             pending.result()
 
 
-def _on_host(value: Any) -> Any:
-    """A copy that training does not change."""
+def _write(path: Path, state: dict[str, Any], stream: torch.cuda.Stream | None) -> None:
+    with torch.cuda.stream(stream):  # training does not wait for the copy to the host
+        state = _each_tensor(state, Tensor.cpu)
+    save_checkpoint(path, state)
+
+
+def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
+    """The same with every tensor in it changed."""
     if isinstance(value, Tensor):
-        return value.detach().to("cpu", copy=True)
+        return change(value)
     if isinstance(value, Mapping):
-        return {key: _on_host(each) for key, each in value.items()}
-    return [_on_host(each) for each in value] if isinstance(value, list) else value
+        return {key: _each_tensor(each, change) for key, each in value.items()}
+    return [_each_tensor(each, change) for each in value] if isinstance(value, list) else value
 
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """Scores of a model on a set of images, always in float32."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Generator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -32,11 +33,21 @@ def probabilities(model: nn.Module, pixels: Tensor, card: Card, device: torch.de
 def logits(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -> Tensor:
     """The same before the sigmoid or softmax."""
     parts = []
-    with evaluating(model):
+    with evaluating(model), untuned():
         for images in frame(pixels, card.frame).split(BATCH):
             views = resize(images.to(device), card.image_size, card.mean, card.std)
             parts.append(model(views).float())
     return torch.cat(parts).cpu()
+
+
+@contextlib.contextmanager
+def untuned() -> Generator[None]:
+    """cuDNN takes its first choice: trying all of them out, size by size, takes longer than one pass over a test set."""
+    before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
+    try:
+        yield
+    finally:
+        torch.backends.cudnn.benchmark = before
 
 
 def evaluate(scores: Tensor, images: Images, task: Task) -> dict[str, Any]:

@@ -36,7 +36,7 @@ class Replay:
         """What the step does in a capture is only written down, so a failed one has changed nothing."""
         graph = torch.cuda.CUDAGraph()
         try:
-            with torch.cuda.graph(graph, stream=self.stream):
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):  # a checkpoint's copy
                 step()
         except RuntimeError as error:
             torch.cuda.synchronize(self.device)

@@ -9,8 +9,11 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
 from percentmatch.errors import UserError
+
+CHUNK = 256  # classes at a time
 
 
 def score(probabilities: Tensor, targets: Tensor, known: Tensor | None, class_names: Sequence[str]) -> dict[str, Any]:
@@ -26,10 +29,9 @@ def score(probabilities: Tensor, targets: Tensor, known: Tensor | None, class_na
     if (((targets != 0) & (targets != 1)) & known).any():
         raise UserError("known targets must be 0 or 1")
     scores = probabilities if probabilities.dtype == torch.float64 else probabilities.float()  # (n, c)
-    classes = {}
-    for column, name in enumerate(class_names):
-        rows = known[:, column]
-        classes[name] = _score_class(scores[rows, column], targets[rows, column].long())
+    chunks = zip(*(table.split(CHUNK, dim=1) for table in (scores, targets == 1, known)), strict=True)
+    rows = [row for chunk in chunks for row in _score_classes(*chunk)]
+    classes = dict(zip(class_names, rows, strict=True))
     return {
         "mAP": _mean(classes, "AP"),
         "AUC": _mean(classes, "AUC"),
@@ -78,31 +80,39 @@ def pseudo_label_quality(
     return {name: chosen.sum(dim=0) for name, chosen in pairs.items()}
 
 
-def _score_class(scores: Tensor, targets: Tensor) -> dict[str, Any]:
-    """The values of one class from its known pairs: (m,), (m,)."""
-    from torchmetrics.functional.classification import binary_auroc, binary_precision_recall_curve  # 10 s to import
+def _score_classes(scores: Tensor, positive: Tensor, known: Tensor) -> list[dict[str, Any]]:
+    """The values of each of some classes from its known pairs: (n, k) each. Sums are exact, means in float64."""
+    scores, order = scores.sort(dim=0, descending=True)
+    known = known.gather(0, order)
+    positive = positive.gather(0, order) & known
+    last = torch.ones_like(known)  # (n, k): the last of equal scores; a threshold cannot lie between them
+    last[:-1] = scores[:-1] != scores[1:]
+    right, wrong = positive.cumsum(0), (known & ~positive).cumsum(0)  # (n, k): down to and with this row
+    num_positives, num_negatives = positive.sum(0), known.sum(0) - positive.sum(0)  # (k,)
+    precision = torch.where(last, right / (right + wrong).clamp(min=1).double(), 0.0)  # (n, k)
+    recall = right / num_positives.double()
+    new_right, new_wrong = _gains(right, last), _gains(wrong, last)
+    ap = (precision * new_right).sum(0) / num_positives  # (k,)
+    auc = (new_wrong * (right - new_right / 2)).sum(0) / (num_positives * num_negatives)
+    reached = [F.pad(precision * (recall >= step / 10), (0, 0, 0, 1)).amax(0) for step in range(11)]  # 3/10 is 0.3
+    ap_11point = torch.stack(reached).mean(0)
+    return [
+        {
+            "AP": row[0] if row[3] else None,
+            "AUC": row[1] if row[3] and row[4] else None,
+            "AP_11point": row[2] if row[3] else None,
+            "positives": row[3],
+            "negatives": row[4],
+        }
+        for row in zip(*(each.tolist() for each in (ap, auc, ap_11point, num_positives, num_negatives)), strict=True)
+    ]
 
-    num_positives = int(targets.sum())
-    num_negatives = len(targets) - num_positives
-    ap = ap_11point = auc = None
-    if num_positives:
-        precision, recall, _ = binary_precision_recall_curve(scores, targets, validate_args=False)
-        precision, recall = precision.double(), recall.double()  # (t + 1,): from recall 1 to an added point at 0
-        ap = min(float((precision[:-1] * (recall[:-1] - recall[1:])).sum()), 1.0)
-        ap_11point = _eleven_points(precision[:-1], recall[:-1])
-    if num_positives and num_negatives:
-        auc = min(float(binary_auroc(scores, targets, validate_args=False)), 1.0)
-    return {"AP": ap, "AUC": auc, "AP_11point": ap_11point, "positives": num_positives, "negatives": num_negatives}
 
-
-def _eleven_points(precision: Tensor, recall: Tensor) -> float:
-    """VOC2007's AP from the curve (t,), (t,): the mean over r = 0, 0.1, ..., 1 of the best precision at recall >= r.
-
-    A recall of 3/10 reaches 0.3: `recall` and the steps are both one division rounded to float32.
-    """
-    steps = (torch.arange(11, device=recall.device) / 10).double()  # (11,)
-    reached = recall >= steps[:, None]  # (11, t)
-    return float((precision * reached).amax(dim=1).mean())
+def _gains(counts: Tensor, last: Tensor) -> Tensor:
+    """What running counts (n, k) have gained at each last row since the one before; 0 at other rows."""
+    at_last = torch.where(last, counts, 0)
+    before = F.pad(at_last.cummax(0).values[:-1], (0, 0, 1, 0))  # counts never fall
+    return torch.where(last, counts - before, 0)
 
 
 def _mean(classes: dict[str, dict[str, Any]], key: str) -> float | None:

@@ -88,7 +88,7 @@ class Run:
         mean, std = self.model.mean, self.model.std
         self.loader = Loader(config, data.pool, self.split, views=self.method.views, mean=mean, std=std, device=device)
         self.meter = Meter()
-        self.step = 0
+        self.step, self.drawn_ahead = 0, {}
         self.seconds, self.began = 0.0, time.monotonic()
 
     def _new_model(self, weights: str, first_step: int) -> Classifier:

@@ -63,33 +63,36 @@ def train(
 
     steps = config.total_steps
     shown = following(followers, folder, config)
-    with StopRequest() as stop, run.saver, shown, Report(config.method, steps, run.step, run.images_per_step) as report:
-        for step in range(run.step, steps):
-            run.refresh(step)
-            train_step(run, step)
-            run.step = done = step + 1
-            report.step(done)
-            if done % config.log_every == 0 or done == steps:  # the only device-to-host copies
-                report.row(done, loss=run.log_row())
-            if config.eval_every and done % config.eval_every == 0 and len(run.validation):
-                report.row(done, mean_ap=run.validate())
-            if done % config.save_every == 0 or done == steps or stop.number:
-                run.save()
-            if stop.number and done < steps:
-                raise Stopped(
-                    f"stopped at step {done} of {steps}; continue with --out {folder.path} --resume", stop.number
-                )
-    return run.finish()
+    with run.saver:
+        with StopRequest() as stop, shown, Report(config.method, steps, run.step, run.images_per_step) as report:
+            for step in range(run.step, steps):
+                run.refresh(step)
+                train_step(run, step)
+                run.step = done = step + 1
+                report.step(done)
+                if done % config.log_every == 0 or done == steps:  # the only device-to-host copies
+                    report.row(done, loss=run.log_row())
+                if config.eval_every and done % config.eval_every == 0 and len(run.validation):
+                    report.row(done, mean_ap=run.validate())
+                if done % config.save_every == 0 or done == steps or stop.number:
+                    run.save()
+                if stop.number and done < steps:
+                    raise Stopped(
+                        f"stopped at step {done} of {steps}; continue with --out {folder.path} --resume", stop.number
+                    )
+        return run.finish()  # while the last checkpoint is being written
 
 
 def train_step(run: Run, step: int) -> None:
     """One optimizer step. Nothing in it waits for the device."""
     torch.manual_seed(mix(run.config.seed, step))  # dropout; views and samples draw by themselves
-    drawn = run.draw(step)
+    drawn = run.drawn_ahead.pop(step, None) or run.draw(step)
     sent = run.sender.send(drawn)
     run.meter.count += run.config.accumulate
     do = partial(update, run, drawn, sent)
     run.replay(do) if run.replay else do()
+    if step + 1 < run.config.total_steps:
+        run.drawn_ahead = {step + 1: run.draw(step + 1)}  # while the device is at work
 
 
 def update(run: Run, drawn: Drawn, sent: Drawn) -> None:
