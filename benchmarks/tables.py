@@ -194,6 +194,13 @@ def voc_paper_table(run: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def voc_run_line(run: dict[str, Any]) -> str:
+    steps, seconds = run["step"], run["wall_seconds"]
+    return f"{seconds:.1f} seconds for {steps:,} steps ({1000 * seconds / steps:.1f} ms each, all included); " + (
+        f"{_where(run['environment'])}.\n"
+    )
+
+
 def voc_cpu_table(results: dict[str, Any]) -> str:
     run, images = results["run"], results["images"]
     lines = ["| images | mAP | AUC | 11-point mAP | mAP, difficult pairs as positives |", "|---|---|---|---|---|"]
@@ -242,7 +249,8 @@ def speed_table(part: str, measured: list[dict[str, Any]]) -> str:
     lines = []
     for results in (each for each in measured if part in each["parts"]):
         figures = results["parts"][part]
-        lines += [f"{results['device']}{': failed: ' + figures['failed'] if 'failed' in figures else ''}", ""]
+        size = f", {results['settings']['image_size']} pixels"
+        lines += [f"{results['device']}{size}{': failed: ' + figures['failed'] if 'failed' in figures else ''}", ""]
         for sheet in sheets(part, figures):
             lines += [f"| {' | '.join(row)} |" for row in (sheet.columns, ("---",) * len(sheet.columns), *sheet.rows)]
             lines.append("")
@@ -267,7 +275,7 @@ def speed_conditions(measured: list[dict[str, Any]]) -> str:
 
 def speed_results() -> list[dict[str, Any]]:
     """Of the machines measured so far."""
-    files = (ROOT / "results" / f"{name}.json" for name in ("speed", "speed_cpu"))
+    files = (ROOT / "results" / f"{name}.json" for name in ("speed", "speed_448", "speed_cpu"))
     return [json.loads(file.read_text()) for file in files if file.exists()]
 
 
@@ -292,6 +300,7 @@ def main() -> None:
     fill(ROOT / "docs/experiments.md", "voc_tuning", voc_tuning_table(voc_tuning))
     voc_paper = json.loads((ROOT / "results/voc2007/paper_first.json").read_text())
     fill(ROOT / "docs/experiments.md", "voc_paper", voc_paper_table(voc_paper))
+    fill(ROOT / "docs/speed.md", "voc_run", voc_run_line(voc_paper))
     fill(ROOT / "docs/voc.md", "voc_cpu", voc_cpu_table(voc_cpu))
     voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
     for file in ("README.md", "docs/demo.md"):

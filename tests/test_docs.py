@@ -153,6 +153,7 @@ def test_there_is_no_page_without_a_method() -> None:
         ("docs/methods/README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
         ("docs/experiments.md", "voc_tuning", lambda: tables.voc_tuning_table(results("voc2007/tuning"))),
         ("docs/experiments.md", "voc_paper", lambda: tables.voc_paper_table(results("voc2007/paper_first"))),
+        ("docs/speed.md", "voc_run", lambda: tables.voc_run_line(results("voc2007/paper_first"))),
         ("docs/voc.md", "voc_cpu", lambda: tables.voc_cpu_table(results("voc_cpu"))),
     ],
 )

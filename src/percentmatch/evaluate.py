@@ -42,7 +42,7 @@ def logits(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -
 
 @contextlib.contextmanager
 def untuned() -> Generator[None]:
-    """cuDNN takes its first choice: trying all of them out, size by size, takes longer than one pass over a test set."""
+    """cuDNN takes its first choice: to try all out, size by size, takes longer than one pass over a test set."""
     before, torch.backends.cudnn.benchmark = torch.backends.cudnn.benchmark, False
     try:
         yield
