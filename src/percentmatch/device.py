@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
+from percentmatch.ranks import launched
 
 ALIGNED = 256  # bytes; where a tensor begins in the buffer that is sent
 AHEAD = 4  # steps that may be on their way
@@ -22,9 +23,11 @@ def pick_device(name: str = "auto", *, deterministic: bool = False) -> torch.dev
     if device.type not in ("cpu", "cuda"):
         raise UserError(f"device '{name}' is not supported; use auto, cpu, cuda or cuda:N")
     if device.type == "cuda":
-        if not torch.cuda.is_available() or (device.index or 0) >= torch.cuda.device_count():
-            raise UserError(f"device '{name}' is not there; use --device cpu")
-        device = torch.device("cuda", device.index or 0)
+        index = launched().local_rank if device.index is None else device.index  # a GPU for each rank
+        if not torch.cuda.is_available() or index >= torch.cuda.device_count():
+            which = f"{name}:{index}" if index and device.index is None else name
+            raise UserError(f"device '{which}' is not there; start fewer processes, or use --device cpu")
+        device = torch.device("cuda", index)
         torch.cuda.set_device(device)  # kernels and events then go there
         torch.backends.cudnn.benchmark = not deterministic
         if deterministic:

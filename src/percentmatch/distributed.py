@@ -1,12 +1,79 @@
 """The few things ranks say to each other. Without an initialised process group each is the identity."""
 
+import contextlib
+from collections.abc import Generator, Sequence
+from datetime import timedelta
+from itertools import count
+from typing import Any
+
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.utils import parameters_to_vector, vector_to_parameters
+
+from percentmatch.ranks import launched, restarts
+
+_joins = count()
+PATIENCE = timedelta(hours=2)  # others wait while the first rank of a machine decodes its images
+
+
+@contextlib.contextmanager
+def joined() -> Generator[None]:
+    """The ranks that torchrun or srun started, as one group; nothing for a process alone or in a group already."""
+    if launched().size == 1 or is_distributed():
+        yield
+        return
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    store, number, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+    store = dist.PrefixStore(f"{restarts()}.{next(_joins)}", store)  # where no address of an earlier group is left
+    dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=number, world_size=size)
+    try:
+        yield
+    finally:
+        dist.destroy_process_group()
 
 
 def is_distributed() -> bool:
     return dist.is_available() and dist.is_initialized()
+
+
+def rank() -> int:
+    return dist.get_rank() if is_distributed() else 0
+
+
+def num_ranks() -> int:
+    return dist.get_world_size() if is_distributed() else 1
+
+
+def is_main() -> bool:
+    """Whether this rank is the one that writes."""
+    return rank() == 0
+
+
+def wait_for_all() -> None:
+    """Until every rank has come so far."""
+    if is_distributed():
+        dist.all_reduce(torch.zeros(()))
+
+
+def any_rank(number: int | None) -> int:
+    """The largest number that any rank has, on every rank; 0 if none has one. Ranks wait for each other here."""
+    if not is_distributed():
+        return number or 0
+    found = torch.tensor(number or 0)
+    dist.all_reduce(found, op=dist.ReduceOp.MAX)
+    return int(found)
+
+
+@contextlib.contextmanager
+def first_on_each_machine() -> Generator[None]:
+    """The first rank of each machine goes through the block before its others do."""
+    waits = launched().local_rank > 0
+    if waits:
+        wait_for_all()
+    yield
+    if not waits:
+        wait_for_all()
 
 
 def sum_over_ranks(values: Tensor) -> Tensor:
@@ -17,6 +84,34 @@ def sum_over_ranks(values: Tensor) -> Tensor:
     return values
 
 
+def mean_over_ranks(values: Tensor) -> Tensor:
+    """The mean of `values` over all ranks, on every rank; no gradient flows through it."""
+    return sum_over_ranks(values) / num_ranks() if is_distributed() else values
+
+
+def sum_with_gradient(values: Tensor) -> Tensor:
+    """The same where the gradient is asked for, of a loss that every rank computes alike from the sum."""
+    return _Sum.apply(values)
+
+
+class _Sum(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, values: Tensor) -> Tensor:
+        return sum_over_ranks(values)
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
+        return sum_over_ranks(gradients[0])  # each rank's copy of the loss hangs on the values of all
+
+
+def least_over_ranks(values: Tensor) -> Tensor:
+    """The elementwise minimum over all ranks, on every rank."""
+    if is_distributed():
+        values = values.clone()
+        dist.all_reduce(values, op=dist.ReduceOp.MIN)
+    return values
+
+
 def gather_rows(rows: Tensor) -> Tensor:
     """The rows (n, ...) of all ranks, on every rank in the order of ranks; each rank must hold equally many."""
     if is_distributed():
@@ -24,6 +119,34 @@ def gather_rows(rows: Tensor) -> Tensor:
         dist.all_gather(parts, rows.contiguous())
         rows = torch.cat(parts)
     return rows
+
+
+def own_rows(sizes: Sequence[int], device: torch.device) -> Tensor:
+    """Where this rank's rows stand after parts of these sizes, one after another, were each gathered."""
+    starts = [sum(sizes[:part]) * num_ranks() + rank() * size for part, size in enumerate(sizes)]
+    return torch.cat([torch.arange(s, s + n, device=device) for s, n in zip(starts, sizes, strict=True)])
+
+
+def own_share(total: int) -> slice:
+    """Which of `total` rows are this rank's to work on: as many for each rank, the last ones fewer."""
+    size = -(-total // num_ranks())
+    return slice(min(rank() * size, total), min((rank() + 1) * size, total))
+
+
+def gather_shares(rows: Tensor, total: int) -> Tensor:
+    """From the rows (m, ...) of each rank's `own_share` all (total, ...), on every rank."""
+    if not is_distributed():
+        return rows
+    size = -(-total // num_ranks())
+    padded = torch.cat([rows, rows.new_zeros(size - len(rows), *rows.shape[1:])])
+    return gather_rows(padded)[:total]  # only the last shares are short, so padding stands at the end
+
+
+def average_buffers(model: nn.Module) -> None:
+    """Give all ranks the mean of their moving statistics, which each learns from its own images."""
+    buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
+    if is_distributed() and buffers:
+        vector_to_parameters(sum_over_ranks(parameters_to_vector(buffers)) / num_ranks(), buffers)
 
 
 class StepSums:

@@ -7,6 +7,8 @@ from types import TracebackType
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
 
+from percentmatch.ranks import launched
+
 
 def _bar(console: Console, *more: ProgressColumn) -> Progress:
     columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
@@ -21,8 +23,8 @@ class Report:
         self.loss, self.map = "", ""
         self.began = self.shown = time.monotonic()
         self.bar: Progress | None = None
-        console = Console(stderr=True)
-        if console.is_terminal:
+        console, self.silent = Console(stderr=True), launched().rank > 0
+        if console.is_terminal and not self.silent:
             self.bar = _bar(console, TextColumn("{task.fields[facts]}"))
             self.task = self.bar.add_task(name, total=total_steps, completed=start, facts="")
 
@@ -48,7 +50,7 @@ class Report:
         """A log row or a validation is there."""
         self.loss = f"loss {loss:.3f}" if loss is not None else self.loss
         self.map = f"mAP {100 * mean_ap:.1f}" if mean_ap is not None else self.map
-        if not self.bar and loss is not None:
+        if not self.bar and loss is not None and not self.silent:
             left = (time.monotonic() - self.began) / max(done - self.start, 1) * (self.total - done)
             print(
                 f"{self.name}  step {done}/{self.total}  {self._facts(done)}  {left:.0f} s left",
@@ -68,12 +70,15 @@ class Counting:
         self.what, self.shown = what, time.monotonic()
         self.console = Console(stderr=True)
         self.bar: Progress | None = None
+        self.silent = launched().rank > 0
 
     def __enter__(self) -> "Counting":
         return self
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
+        if self.silent:
+            return
         if self.console.is_terminal:
             if self.bar is None:
                 self.bar = _bar(self.console)

@@ -14,7 +14,7 @@ from percentmatch.records import Batch
 def test_mixup_is_the_weighted_mean_with_the_next_image() -> None:
     """Constant images 0, 10, 20 with shares .5, .25, 1: .5*0 + .5*10 = 5, .25*10 + .75*20 = 17.5, 1*20 = 20."""
     images = torch.tensor([0.0, 10.0, 20.0]).view(3, 1, 1, 1).expand(3, 3, 2, 2)
-    mixed, share = Blend(torch.tensor([[0.5], [0.25], [1.0]]), torch.zeros(3, 4)).apply(images)
+    mixed, share = Blend(torch.tensor([[0.5], [0.25], [1.0]]), torch.zeros(3, 4)).apply(images, images.roll(-1, 0))
     assert mixed[:, 0, 0, 0].tolist() == [5.0, 17.5, 20.0]
     assert share.flatten().tolist() == [0.5, 0.25, 1.0]
 
@@ -23,7 +23,7 @@ def test_cutmix_pastes_the_box_and_counts_its_pixels() -> None:
     """A box over columns 1-2 and rows 0-1 of 4 x 4 pixels: 4 of 16 are the neighbour's, so .75 is its own."""
     images = torch.stack([torch.zeros(3, 4, 4), torch.ones(3, 4, 4)])
     box = torch.tensor([[0.25, 0.0, 0.75, 0.5], [0.0, 0.0, 0.0, 0.0]])
-    mixed, share = Blend(torch.tensor([[0.1], [1.0]]), box).apply(images)
+    mixed, share = Blend(torch.tensor([[0.1], [1.0]]), box).apply(images, images.roll(-1, 0))
     expected = torch.zeros(4, 4)
     expected[0:2, 1:3] = 1
     assert torch.equal(mixed[0, 0], expected)

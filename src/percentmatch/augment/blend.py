@@ -25,8 +25,8 @@ class Blend:
         box = np.concatenate([centre - side / 2, centre + side / 2], axis=1).clip(0, 1)
         return cls(torch.from_numpy(share).float()[:, None], torch.from_numpy(box).float())
 
-    def apply(self, images: Tensor) -> tuple[Tensor, Tensor]:
-        """The mixed images (n, 3, h, w), and how much of each is its own: (n, 1)."""
+    def apply(self, images: Tensor, partners: Tensor) -> tuple[Tensor, Tensor]:
+        """The images (n, 3, h, w), each mixed with its partner, and how much of each is its own: (n, 1)."""
         n, (height, width) = len(images), images.shape[-2:]
         sides = torch.stack([self.box.new_full((), side) for side in (width, height, width, height)])
         left, top, right, bottom = (self.box * sides).round().T[..., None]  # (n, 1) each
@@ -36,4 +36,4 @@ class Blend:
         area = ((right - left) * (bottom - top)) / (height * width)  # (n, 1)
         share = torch.where(pasted, 1 - area, self.share)
         own = torch.where(pasted.view(n, 1, 1, 1), 1.0 - inside.float(), share.view(n, 1, 1, 1))  # (n, 1, h, w)
-        return torch.lerp(images.roll(-1, 0), images, own.to(images.dtype)), share
+        return torch.lerp(partners, images, own.to(images.dtype)), share

@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from percentmatch.distributed import StepSums
+from percentmatch.distributed import StepSums, sum_over_ranks, sum_with_gradient
 from percentmatch.labelers.base import Labeler, check_between, check_weight, select
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
@@ -82,9 +82,9 @@ class FreeMatch(Labeler):
         """
         answers = self._answers(strong)  # (u, g, a)
         mask = pseudo.mask[:, :1] if self.task == "single-label" else pseudo.mask  # (u, g)
-        share = mask[:, :, None] / mask.sum(dim=0).clamp(min=1)[:, None]  # (u, g, 1)
-        mean = (share * answers).sum(dim=0)  # (g, a)
-        histogram = (share * _likelier(answers)).sum(dim=0)  # (g, a)
+        num_selected = sum_over_ranks(mask.sum(dim=0)).clamp(min=1)[:, None]  # (g, 1)
+        mean = sum_with_gradient((mask[:, :, None] * answers).sum(dim=0)) / num_selected  # (g, a)
+        histogram = sum_over_ranks((mask[:, :, None] * _likelier(answers)).sum(dim=0)) / num_selected  # (g, a)
         occurs = histogram > 0
         occurs = occurs & ~(self.unseen if self.task == "single-label" else self.unseen[:, None])
         wanted = _normalised(self.mean / self.histogram.clamp(min=1e-12), occurs)

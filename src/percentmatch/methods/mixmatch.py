@@ -3,6 +3,7 @@
 import torch
 from torch import Tensor, nn
 
+from percentmatch.distributed import gather_rows, own_rows
 from percentmatch.errors import UserError
 from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import Method, pair_loss
@@ -57,9 +58,8 @@ class MixMatch(Method):
         assert batch.weak2 is not None
         assert batch.uniforms is not None
         b = len(batch.images)
-        images = torch.cat([batch.images, batch.weak, batch.weak2])  # (n, 3, h, w) with n = b + 2u
         with torch.no_grad():
-            both = soft_targets(model(images[b:]), self.task, self.unseen)  # (2u, c)
+            both = soft_targets(model(torch.cat([batch.weak, batch.weak2])), self.task, self.unseen)  # (2u, c)
         guesses = self._sharpen(both.view(2, len(batch.weak), -1).mean(0))  # (u, c)
         targets, known = batch.targets, batch.known
         if batch.own_share is not None and batch.partner_targets is not None and batch.partner_known is not None:
@@ -69,15 +69,16 @@ class MixMatch(Method):
             self.taught.expand_as(guesses),
             full_weights(self.taught, self.weight * linear_ramp(batch.step, self.ramp_length)),
         )
-        targets = torch.cat([targets, guesses, guesses])  # (n, c)
-        known = torch.cat([known, pseudo.mask, pseudo.mask])  # (n, c)
+        parts = (batch.images, batch.weak, batch.weak2)
+        images = torch.cat([gather_rows(part) for part in parts])  # (n, 3, h, w): labeled, weak, weak2 of all ranks
+        targets = torch.cat([gather_rows(part) for part in (targets, guesses, guesses)])  # (n, c)
+        known = torch.cat([gather_rows(part) for part in (known, pseudo.mask, pseudo.mask)])  # (n, c)
 
-        partner = batch.uniforms[:, 0].argsort(stable=True)  # (n,)
-        share = look_up(self.table, batch.uniforms[:, 1])[
-            :, None
-        ]  # (n, 1) l = max(l, 1 - l), so a row stays what it is
-        mixed = torch.lerp(images[partner], images, share[:, :, None, None].to(images.dtype))
-        targets, known = blend(targets, known, targets[partner], known[partner], share)
+        mine = own_rows([len(part) for part in parts], images.device)  # (b + 2u,)
+        partner = batch.uniforms[:, 0].argsort(stable=True)[mine]
+        share = look_up(self.table, batch.uniforms[mine, 1])[:, None]  # (b + 2u, 1) l = max(l, 1 - l): rows stay theirs
+        mixed = torch.lerp(images[partner], images[mine], share[:, :, None, None].to(images.dtype))
+        targets, known = blend(targets[mine], known[mine], targets[partner], known[partner], share)
 
         logits = model(mixed)
         supervised = mean_over_images(self.pair_loss(logits[:b], targets[:b]), known[:b])
