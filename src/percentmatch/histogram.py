@@ -8,6 +8,7 @@ from torch import Tensor, nn
 from percentmatch.distributed import StepSums
 from percentmatch.errors import UserError
 
+HALVINGS = 16  # of a range of 48 logits: to 0.0004
 LOGIT_RANGE = 12.0  # logit bins cover [-12, 12]; scores beyond fall into the outer bins
 
 
@@ -101,6 +102,18 @@ class ScoreHistogram(nn.Module):
         if self.bins == "logit":
             threshold = threshold.sigmoid()
         return torch.where(wanted <= 0, 0.0, threshold)  # no score lies below the 0th percentile
+
+    def logit_shift(self, mean: Tensor) -> Tensor:
+        """What to add to the logits of each class so that its scores have the given mean (c,), up to the bins: (c,)."""
+        middle = (self.edges[:-1] + self.edges[1:]) / 2  # (k,)
+        logits = middle.logit() if self.bins == "uniform" else middle
+        share = self.distribution() / self.distribution().sum(dim=1, keepdim=True)  # (c, k)
+        low, high = (torch.full_like(mean, side * 2 * LOGIT_RANGE) for side in (-1, 1))
+        for _ in range(HALVINGS):
+            half = (low + high) / 2
+            less = (share * (logits + half[:, None]).sigmoid()).sum(dim=1) < mean
+            low, high = torch.where(less, half, low), torch.where(less, high, half)
+        return (low + high) / 2
 
     def ranks(self, scores: Tensor) -> Tensor:
         """The share of each class that lies below the given scores, the inverse of `quantiles`: (u, c) -> (u, c)."""

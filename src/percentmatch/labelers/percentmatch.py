@@ -29,7 +29,10 @@ class PercentMatch(Labeler):
     weight: the full weight (alpha_s)
     warmup_steps: all weights are 0 before this step
     unseen_classes: a class without labeled positives is given "negatives" only, or nothing ("off")
-    selection: only scores beyond the thresholds count ("hard", the paper's), or those between them count less ("soft")
+    selection: only scores beyond the thresholds count ("hard", the paper's), those between them count less ("soft"), or
+        every pair counts, divided at the labeled prevalence ("all")
+    targets: pseudo-labels are 0 or 1 ("hard", the paper's), or the scores themselves ("soft"), with the odds of each
+        class moved so that its mean is its labeled prevalence
     schedule: the percentiles stay ("constant", the paper's), relax from strict ones ("curriculum"), grow strict
         ("anti-curriculum"), or move until every pair is labeled at the labeled "prevalence"
     schedule_ratio: share of the run in which a schedule moves, from its first step on
@@ -63,7 +66,8 @@ class PercentMatch(Labeler):
         weight: float = 1.0,
         warmup_steps: int = 300,
         unseen_classes: Literal["negatives", "off"] = "negatives",
-        selection: Literal["hard", "soft"] = "hard",
+        selection: Literal["hard", "soft", "all"] = "hard",
+        targets: Literal["hard", "soft"] = "hard",
         schedule: Schedule = "constant",
         schedule_ratio: float = 0.5,
         strict_ratio: float = 0.25,
@@ -83,8 +87,10 @@ class PercentMatch(Labeler):
             raise UserError(f"weight must be finite and not negative, not {weight}")
         if unseen_classes not in ("negatives", "off"):
             raise UserError(f"unseen_classes must be 'negatives' or 'off', not '{unseen_classes}'")
-        if selection not in ("hard", "soft"):
-            raise UserError(f"selection must be 'hard' or 'soft', not '{selection}'")
+        if selection not in ("hard", "soft", "all"):
+            raise UserError(f"selection must be 'hard', 'soft' or 'all', not '{selection}'")
+        if targets not in ("hard", "soft"):
+            raise UserError(f"targets must be 'hard' or 'soft', not '{targets}'")
         if gate not in ("gap", "logit-gap", "auc", "none"):
             raise UserError(f"gate must be 'gap', 'logit-gap', 'auc' or 'none', not '{gate}'")
         if not 0 <= auc_start <= auc_full <= 1:
@@ -95,6 +101,7 @@ class PercentMatch(Labeler):
         self.task: Task = task
         self.weight, self.warmup_steps, self.unseen_classes = weight, warmup_steps, unseen_classes
         self.selection, self.schedule, self.gate = selection, schedule, gate
+        self.soft_targets = targets == "soft"
         self.reads_labeled = gate == "auc"
         self.strict_ratio, self.moving_steps = strict_ratio, moving_steps(schedule, schedule_ratio, strict_ratio, facts)
         self.gate_range = {
@@ -123,10 +130,17 @@ class PercentMatch(Labeler):
         if self.schedule != "constant":
             percentiles = self._moved(scores.step)
             upper, lower = self._thresholds(*percentiles)
-        upper, meet = upper.masked_fill(self.unseen, torch.inf), self.schedule == "prevalence"
+        meet = self.schedule == "prevalence" or self.selection == "all"
+        if self.selection == "all":
+            upper, lower = self._thresholds(self.negative_ratio, self.negative_ratio)
+        upper = upper.masked_fill(self.unseen, torch.inf)
         pseudo = select(scores.weak, upper, lower, weights, self.task, meet=meet)
         if self.selection == "soft":
             pseudo = self._soften(pseudo, scores.weak, *percentiles)
+        if self.selection == "all":
+            pseudo = replace(pseudo, mask=torch.ones_like(pseudo.mask))
+        if self.soft_targets:
+            pseudo = replace(pseudo, targets=self._aligned(scores.weak))
         if self.training:
             self.histogram.update(scores.weak, last=scores.last)
             if self.labeled_auc is not None:
@@ -155,6 +169,15 @@ class PercentMatch(Labeler):
         started = step + 1 >= self.warmup_steps  # the paper counts from t = 1
         weights = self.weight * opened * started
         return weights.masked_fill(self.unseen, 0.0) if self.unseen_classes == "off" else weights
+
+    def _aligned(self, weak: Tensor) -> Tensor:
+        """Scores (u, c) whose class means are the labeled prevalence, by the histogram; 0 for an unseen class.
+
+        With one label an image, rows are made to sum to one.
+        """
+        shifted = (weak.float().logit(1e-6) + self.histogram.logit_shift(1 - self.negative_ratio)).sigmoid()
+        shifted = shifted.masked_fill(self.unseen, 0.0)
+        return shifted / shifted.sum(dim=1, keepdim=True) if self.task == "single-label" else shifted
 
     def _soften(self, pseudo: PseudoLabels, weak: Tensor, upper: Tensor, lower: Tensor) -> PseudoLabels:
         """Full weight beyond the percentiles `upper` and `lower` (c,), none at the labeled share of negatives.
