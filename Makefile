@@ -1,4 +1,4 @@
-.PHONY: format check test test-all docs
+.PHONY: format check test test-all fuzz faults docs
 
 format:
 	uv run ruff format .
@@ -13,7 +13,13 @@ test:
 	uv run pytest
 
 test-all:
-	uv run pytest -m ""
+	uv run pytest -m "not fuzz and not faults"
+
+fuzz:
+	uv run pytest -m fuzz
+
+faults:
+	uv run pytest -n0 -m faults
 
 docs:
 	uv run --group docs zensical build --clean

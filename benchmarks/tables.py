@@ -287,6 +287,76 @@ def fill_speed(file: Path, measured: list[dict[str, Any]]) -> None:
         fill(file, part, speed_table(part, measured))
 
 
+def fuzz_table(results: dict[str, Any]) -> str:
+    """How many hostile files of each kind were read or refused, and how long the slowest took."""
+    lines = ["| what is read | files | read | refused | slowest, seconds |", "|---|---|---|---|---|"]
+    for name, row in results["readers"].items():
+        counts = " | ".join(f"{row[key]:,}" for key in ("inputs", "accepted", "refused"))
+        lines.append(f"| {name} | {counts} | {row['slowest_seconds']:.2f} |")
+    seeds = ", ".join(map(str, results["seeds"]))
+    lines += [
+        "",
+        f"{results['inputs']:,} files, seeds {seeds}, {results['minutes']:.1f} minutes, at most "
+        f"{results['most_memory_mib']:,} MiB in all; {_where(results)}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def classes_table(results: dict[str, Any]) -> str:
+    """Seconds and sizes of each piece of work for each number of classes, and how the last tenfold changed them."""
+    rows = results["rows"]
+    head = [f"{row['classes']:,}" for row in rows]
+    lines = [f"| classes | {' | '.join(head)} | {head[-2]} to {head[-1]} |", "|---" * (len(head) + 2) + "|"]
+
+    def add(name: str, values: list[float], shown: list[str]) -> None:
+        lines.append(f"| {name} | {' | '.join(shown)} | x {values[-1] / values[-2]:.1f} |")
+
+    for name in rows[0]["seconds"]:
+        values = [row["seconds"][name] for row in rows]
+        add(f"{name}, ms", values, [f"{1000 * value:,.1f}" for value in values])
+    for name in rows[0]["bytes"]:
+        values = [row["bytes"][name] for row in rows]
+        add(f"{name}, kB", values, [f"{value / 1000:,.1f}" for value in values])
+    for name in rows[0]["peak_bytes"]:
+        values = [row["peak_bytes"][name] for row in rows]
+        add(f"most memory, {name}, MB", values, [f"{value / 1e6:,.0f}" for value in values])
+    lines += [
+        "",
+        f"{results['pool']:,} images of {results['side']} pixels ({results['labeled']:,} labeled, "
+        f"{results['validation']} for validation), {results['test']} for the test, {results['labels_an_image']} labels "
+        f"an image; test_resnet with a linear head, percentmatch, steps of 36 labeled and 36 unlabeled images, "
+        f"{results['predicted']} images predicted; times are of the processor, on one thread (load average "
+        f"before it began: {results['load_average_before']:.1f}); {_where(results)}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def faults_table(results: dict[str, Any]) -> str:
+    """What became of runs after each kind of fault, with how often it was tried in which way."""
+    columns = ("tried", "equal", "stopped", "lost", "different")
+    groups: dict[str, dict[str, dict[str, int]]] = {}
+    for kind, row in results["kinds"].items():
+        what, _, how = kind.partition(": ")
+        groups.setdefault(what, {})[how] = row
+    lines = [
+        "| fault | tried | went on, equal | stopped in one sentence | lost | different |",
+        "|---|---|---|---|---|---|",
+    ]
+    for what, rows in groups.items():
+        ways = ", ".join(f"{how} {row['tried']}" for how, row in rows.items())
+        counts = " | ".join(str(sum(row[name] for row in rows.values())) for name in columns)
+        lines.append(f"| {what}: {ways} | {counts} |")
+    lines += [
+        "",
+        f"{results['faults']} faults, of them {results['kills']} kills, in {', '.join(results['commands'])}; seed "
+        f"{results['seed']}, {results['minutes']:.1f} minutes; {_where(results)}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Write every table again from the results files."""
     demo, labeler, tuning, voc_cpu, scenes, scenes_tuning = (
@@ -308,9 +378,36 @@ def main() -> None:
     one_thread = json.loads((ROOT / "results/demo_one_thread.json").read_text())
     fill(ROOT / "docs/demo.md", "demo_threads", demo_threads_line(demo, one_thread))
     fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(labeler))
+    fill(ROOT / "SECURITY.md", "fuzz", fuzz_table(json.loads((ROOT / "results/fuzz.json").read_text())))
+    fill(ROOT / "docs/reliability.md", "faults", faults_table(json.loads((ROOT / "results/faults.json").read_text())))
     fill_speed(ROOT / "docs/speed.md", speed_results())
     fill(ROOT / "docs/experiments.md", "tuning", tuning_table(tuning, ("7", "8")))
+    fill(
+        ROOT / "docs/many-classes.md", "classes", classes_table(json.loads((ROOT / "results/classes.json").read_text()))
+    )
 
 
 if __name__ == "__main__":
     main()
+
+
+def stream_table(results: dict[str, Any]) -> str:
+    """Training from images decoded before and from the stream, and resident memory over three passes."""
+    lines = ["| training | unlabeled images/s, cached | streamed | streamed over cached |", "|---|---|---|---|"]
+    for row in results["speed"]:
+        what = f"{row['backbone']}, {row['image_size']} pixels"
+        ratio = row["streamed_over_cached"]["median_of_turns"]
+        lines.append(f"| {what} | {row['cached_images_per_s']} | {row['streamed_images_per_s']} | {ratio:.2f} |")
+    memory = results["memory"]
+    passes = ", ".join(f"{number:.0f}" for number in memory["largest_MB_of_each_pass"])
+    lines += [
+        "",
+        f"{memory['images']:,} JPEG files of 64 pixels in {results['shards']} shards; a buffer of {memory['buffer']} "
+        f"images, {memory['pool_over_buffer']:.0f} times less. Resident memory of the whole training, at most, in "
+        f"three passes one after the other: {passes} MB. In a second "
+        f"{results['find_images_in_shards_per_s']:,} images are found in shards, and "
+        f"{results['stream_alone_images_per_s']:,} streamed without training. One thread trains; {_where(results)}; "
+        f"the machine had a load of {results['load_average_before']} from elsewhere.",
+        "",
+    ]
+    return "\n".join(lines)

@@ -154,7 +154,11 @@ def test_there_is_no_page_without_a_method() -> None:
         ("docs/experiments.md", "voc_tuning", lambda: tables.voc_tuning_table(results("voc2007/tuning"))),
         ("docs/experiments.md", "voc_paper", lambda: tables.voc_paper_table(results("voc2007/paper_first"))),
         ("docs/speed.md", "voc_run", lambda: tables.voc_run_line(results("voc2007/paper_first"))),
+        ("docs/shards.md", "stream", lambda: tables.stream_table(results("stream"))),
         ("docs/voc.md", "voc_cpu", lambda: tables.voc_cpu_table(results("voc_cpu"))),
+        ("docs/many-classes.md", "classes", lambda: tables.classes_table(results("classes"))),
+        ("SECURITY.md", "fuzz", lambda: tables.fuzz_table(results("fuzz"))),
+        ("docs/reliability.md", "faults", lambda: tables.faults_table(results("faults"))),
     ],
 )
 def test_tables_are_those_of_the_results(page: str, block: str, table) -> None:

@@ -3,14 +3,14 @@
 import os
 import statistics
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from PIL import Image
-
 from percentmatch.config import Config, merge
-from percentmatch.data import check_classes, detected, read_manifest, split_manifest
+from percentmatch.data import check_classes, detected, read_manifest, split_manifest, unlabeled_shards
+from percentmatch.data.decode import BadImage, size_of
 from percentmatch.device import pick_device
 from percentmatch.methods import checked_options
 from percentmatch.models.classifier import can_fetch
@@ -131,13 +131,15 @@ def choose_for(settings: Config, given: Mapping[str, Any]) -> Choice | None:
     """The choice for the data that settings name, after a look at it and at the machine; none for made-up scenes."""
     checked_options(settings.method, settings.options)
     settings = detected(settings)
-    if settings.data not in ("files", "voc", "coco"):
+    if settings.data not in ("files", "voc", "coco", "shards"):
         return None
     device = pick_device(settings.device, deterministic=settings.deterministic)
     manifest = read_manifest(settings, say=_silent)
     check_classes(settings, manifest)
     split = split_manifest(settings, manifest, say=_silent)
-    amount = Amount(len(split.labeled), len(split.unlabeled), len(manifest.class_names), _side(manifest.paths))
+    shards = unlabeled_shards(settings)
+    unlabeled = len(split.unlabeled) if shards is None else len(shards)
+    amount = Amount(len(split.labeled), unlabeled, len(manifest.class_names), _side(manifest.paths))
     kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
     return choose(given, amount, Machine(kind, os.cpu_count() or 1, _best_weights(given, kind)))
 
@@ -155,11 +157,8 @@ def _side(paths: Sequence[Path]) -> int:
     """The median longer side of some of the images; those that cannot be read are told of when all are decoded."""
     sides = []
     for path in paths[:: max(len(paths) // SAMPLED, 1)]:
-        try:
-            with Image.open(path) as image:
-                sides.append(max(image.size))
-        except (OSError, ValueError, Image.DecompressionBombError):
-            continue
+        with suppress(BadImage):
+            sides.append(max(size_of(path)))
     return int(statistics.median(sides)) if sides else 224
 
 

@@ -3,6 +3,7 @@
 import itertools
 import math
 import os
+import re
 import statistics
 import time
 from collections.abc import Generator, Iterator, Mapping
@@ -12,11 +13,12 @@ from pathlib import Path
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.table import Table
 
 from percentmatch.checkpoint import read_json, write_json
-from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, merge
-from percentmatch.errors import UserError, did_you_mean
+from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, flat, merge
+from percentmatch.errors import UserError, did_you_mean, visible
 from percentmatch.methods import checked_options
 from percentmatch.pretrain import pretrain
 from percentmatch.run_folder import RunFolder, read_yaml
@@ -25,6 +27,7 @@ from percentmatch.train import train
 from percentmatch.warm_folder import WarmFolder
 
 KEYS = ("preset", "settings", "warm_start", "runs", "grid", "seeds")
+MOST_RUNS = 10_000
 SEEDS = {"seed", "split_seed"}  # what `seeds` sets
 OF_THE_RUN = (*(each.name for each in fields(DataSettings)), "backbone", "frame", "seed", "device", "deterministic")
 
@@ -77,6 +80,9 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
     ]
     if wrong:
         raise UserError(f"{file}: {wrong[0]}")
+    count = math.prod(map(len, grid.values())) * len(runs) * len(seeds)
+    if count > MOST_RUNS:
+        raise UserError(f"{file}: runs, grid and seeds ask for {count:,} runs; plan at most {MOST_RUNS:,} in a file")
     settings, over = values.get("settings") or {}, over or {}
     _check_names(file, settings, runs, grid, seeds, over)
     base = merge(merge(PRESETS.get(preset, {}), settings), over)
@@ -121,9 +127,9 @@ def _mapping_of(value: object, kind: type) -> bool:
 
 def _check_names(file: Path, settings: dict, runs: dict, grid: dict, seeds: list[int], over: Mapping) -> None:
     """Refuse a setting or a value that is named twice."""
-    in_runs = set().union(*map(_names, runs.values()))
-    in_grid = {name for key, choices in grid.items() for choice in choices for name in _names({key: choice})}
-    places = {"settings": _names(settings), "runs": in_runs, "grid": in_grid, "--set": _names(over)}
+    in_runs = set().union(*map(flat, runs.values()))
+    in_grid = {name for key, choices in grid.items() for choice in choices for name in flat({key: choice})}
+    places = {"settings": {*flat(settings)}, "runs": in_runs, "grid": in_grid, "--set": {*flat(over)}}
     for place, names in places.items():
         if names & SEEDS:
             raise UserError(f"{file}: {min(names & SEEDS)} is set by seeds; list it there and take it out of {place}")
@@ -135,14 +141,6 @@ def _check_names(file: Path, settings: dict, runs: dict, grid: dict, seeds: list
         twice = [choice for place, choice in enumerate(choices) if choice in choices[:place]]
         if twice:
             raise UserError(f"{file}: {name} lists {twice[0]} twice; name each value once")
-
-
-def _names(values: Mapping, prefix: str = "") -> set[str]:
-    """The settings that the values name, nested ones with dots."""
-    names: set[str] = set()
-    for key, value in values.items():
-        names |= _names(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {f"{prefix}{key}"}
-    return names
 
 
 def _overlap(one: str, other: str) -> bool:
@@ -160,7 +158,7 @@ def _points(runs: dict, grid: dict, seeds: list[int]) -> Iterator[tuple[str, dic
 
 def _plan(file: Path, base: Mapping, name: str, run: Mapping, point: Mapping, seed: int) -> Planned:
     group = "-".join([str(name), *(f"{key}={value}" for key, value in point.items())])
-    folder = f"{group}-seed{seed}".replace("/", "_")
+    folder = re.sub(r"[/\\\x00-\x1f]", "_", f"{group}-seed{seed}")
     source = f"{file}, run '{folder}'"
     values = merge(merge(merge(base, point), run), {"seed": seed, "split_seed": seed})
     with _named(source):
@@ -245,14 +243,14 @@ def _write_results(plan: list[Planned], done: Mapping[str, Any], out: Path) -> d
 
 def summary(folder: RunFolder, group: str, warm: WarmFolder | None = None) -> dict[str, Any]:
     """What a results file keeps of a finished run: all that a table or a figure needs."""
-    curve = [row for _, row in folder.read_log() if row["kind"] == "validation"]
+    curve = [row for _, row in folder.read_log() if row.get("kind") == "validation"]
     return {
         "group": group,
-        **read_json(folder.metrics),
-        **({"warm_start_minutes": read_json(warm.result)["minutes"]} if warm else {}),
+        **folder.read_metrics(),
+        **({"warm_start_minutes": warm.read_result()["minutes"]} if warm else {}),
         "settings": folder.read_config().to_dict(),
         "environment": read_json(folder.environment),
-        "curve": [{key: row[key] for key in ("step", "mAP", "AUC")} for row in curve],
+        "curve": [{key: row.get(key) for key in ("step", "mAP", "AUC")} for row in curve],
     }
 
 
@@ -272,7 +270,7 @@ def show_grid(results: dict[str, Any]) -> None:
             for name in ("mAP", "AUC")
         ]
         minutes = statistics.mean(run["minutes"] for run in mine)
-        table.add_row(group, ",".join(str(run["seed"]) for run in mine), *cells, f"{minutes:.1f}")
+        table.add_row(escape(visible(group)), ",".join(str(run["seed"]) for run in mine), *cells, f"{minutes:.1f}")
     Console().print(table)
     if warm := [run["warm_start_minutes"] for run in runs if "warm_start_minutes" in run]:
         print(f"the minutes are without the warm starts, which took {statistics.mean(warm):.1f} each")
@@ -283,22 +281,3 @@ def _spread(values: list[float | None]) -> str:
     if len(there) < 2:
         return percent(there[0]) if there else "n/a"
     return f"{percent(statistics.mean(there))} ± {percent(statistics.stdev(there))}"
-
-
-def over_settings(pairs: list[str]) -> dict[str, Any]:
-    """NAME=VALUE pairs, values read as YAML, dots for nested names."""
-    import yaml
-
-    settings: dict[str, Any] = {}
-    for pair in pairs:
-        name, equals, text = pair.partition("=")
-        if not equals:
-            raise UserError(f"--set takes NAME=VALUE, such as --set root=/data/coco, not '{pair}'")
-        try:
-            value = yaml.safe_load(text)
-        except yaml.YAMLError:
-            raise UserError(f"--set {name}: '{text}' is not a value") from None
-        for key in reversed(name.strip().split(".")):
-            value = {key: value}
-        settings = merge(settings, value)
-    return settings

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from percentmatch.checkpoint import read_json, write_atomic, write_json
+from percentmatch.checkpoint import write_atomic, write_json
 from percentmatch.data.cache import Progress
 from percentmatch.decide import decide
 from percentmatch.errors import UserError
@@ -27,7 +27,7 @@ def recalibrate(
 ) -> dict[str, Any]:
     """Rewrite what a run's model knows of decisions, and the lines on them in metrics.json; returns the summary.
 
-    The images are the run's validation images, or all rows of the CSV file `labels`, whose paths begin at `images`.
+    The images are the run's validation images, or all rows of the file `labels`, whose paths begin at `images`.
     """
     folder = RunFolder(Path(run))
     if labels:
@@ -51,7 +51,7 @@ def recalibrate(
             "by --labels"
         )
     decisions, summary = decided
-    metrics = read_json(folder.metrics) if folder.metrics.exists() else None
+    metrics = folder.read_metrics() if folder.metrics.exists() else None
     write_atomic(folder.model, classifier_bytes(model, replace(card, decisions=decisions)))
     if metrics is not None:
         write_json(folder.metrics, {**metrics, **summary})

@@ -4,6 +4,7 @@ import contextlib
 import errno
 import json
 import os
+import zipfile
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -13,6 +14,10 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
+from percentmatch.files import check_weights, read_plain
+
+# what loading a state raises that another program, model or method left
+BAD_STATE = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
@@ -41,11 +46,19 @@ def replacing(path: Path) -> Generator[IO[str]]:
 
 
 @contextlib.contextmanager
-def _moved_into_place(path: Path) -> Generator[Path]:
-    """A name beside `path`; what is written there takes its place. A fault leaves the old file and no new one."""
+def _moved_into_place(path: Path, previous: Path | None = None) -> Generator[IO[bytes]]:
+    """A file that takes the place of `path`, whose old one stays as `previous` if that is named.
+
+    A fault leaves the old file and no new one; between the two moves it may be `previous`.
+    """
     beside = path.with_name(f".{path.name}.part")
     try:
-        yield beside
+        with open(beside, "wb") as file:
+            yield file
+            file.flush()
+            os.fsync(file.fileno())
+        if previous and path.exists():
+            os.replace(path, previous)
         os.replace(beside, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
@@ -60,10 +73,8 @@ def _moved_into_place(path: Path) -> Generator[Path]:
 
 def write_atomic(path: Path, content: bytes) -> None:
     """Write `content` to `path`; a fault on the way leaves the old file as it was and no new one."""
-    with _moved_into_place(path) as beside, open(beside, "wb") as file:
+    with _moved_into_place(path) as file:
         file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
 
 
 def write_json(path: Path, value: object) -> None:
@@ -73,7 +84,7 @@ def write_json(path: Path, value: object) -> None:
 def read_json(path: Path) -> dict[str, Any]:
     """What `write_json` wrote."""
     try:
-        value = json.loads(path.read_text(encoding="utf-8"))
+        value = json.loads(read_plain(path), parse_constant=refuse_constant)
     except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"'{path}' is missing or damaged ({type(error).__name__})") from error
     if not isinstance(value, dict):
@@ -81,15 +92,22 @@ def read_json(path: Path) -> dict[str, Any]:
     return value
 
 
-def save_checkpoint(path: Path, state: dict[str, Any]) -> None:
-    """The whole state of a run: tensors, numbers and text only. Other threads go on while it is written."""
-    with _moved_into_place(path) as beside:
+def refuse_constant(name: str) -> None:
+    """NaN and Infinity, which are no JSON, though Python reads them."""
+    raise ValueError(f"{name} is no number")
+
+
+def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:
+    """The whole state of a run: tensors, numbers and text only. Other threads go on while it is written.
+
+    The checkpoint before it stays as `previous`.
+    """
+    with _moved_into_place(path, previous) as file:
         try:
-            torch.save(state, beside)
-        except RuntimeError as error:  # torch's writer does not say what the system said
-            raise OSError(errno.EIO, str(error).splitlines()[0]) from error
-        with open(beside, "rb") as file:
-            os.fsync(file.fileno())
+            torch.save(state, file)
+        except RuntimeError as error:  # torch's, while it closes the archive that it could not write
+            said = error.__context__
+            raise said if isinstance(said, OSError) else OSError(errno.EIO, str(error).splitlines()[0]) from error
 
 
 class Saver:
@@ -104,14 +122,14 @@ class Saver:
     def __exit__(self, *_: object) -> None:
         self.wait()
 
-    def save(self, path: Path, state: dict[str, Any]) -> None:
+    def save(self, path: Path, state: dict[str, Any], previous: Path) -> None:
         """Copy the state where it is and have the copy written. Waits for the one before, not for a GPU."""
         self.wait()
         copied, stream = _each_tensor(state, lambda tensor: tensor.detach().clone()), None
         if torch.cuda.is_initialized():
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
-        self.pending = self.thread.submit(_write, path, copied, stream)
+        self.pending = self.thread.submit(_write, path, copied, previous, stream)
 
     def check(self) -> None:
         """Raise what went wrong, if that is known by now."""
@@ -125,10 +143,10 @@ class Saver:
             pending.result()
 
 
-def _write(path: Path, state: dict[str, Any], stream: torch.cuda.Stream | None) -> None:
+def _write(path: Path, state: dict[str, Any], previous: Path, stream: torch.cuda.Stream | None) -> None:
     with torch.cuda.stream(stream):  # training does not wait for the copy to the host
         state = _each_tensor(state, Tensor.cpu)
-    save_checkpoint(path, state)
+    save_checkpoint(path, state, previous)
 
 
 def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
@@ -141,8 +159,12 @@ def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
 
 
 def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """What `save_checkpoint` wrote. Nothing in the file is executed."""
+    """What `save_checkpoint` wrote, not a bit of it changed. Nothing in the file is executed."""
     try:
+        check_weights(path)
+        with zipfile.ZipFile(path) as archive:  # torch writes checksums, but does not look at them
+            if archive.testzip():
+                raise ValueError("a checksum is wrong")
         state = torch.load(path, map_location=device, weights_only=True)
     except Exception as error:  # torch raises many kinds for a damaged file
         raise UserError(f"'{path}' is not a readable checkpoint ({type(error).__name__})") from error

@@ -1,9 +1,10 @@
 """The command line: one importable function a verb. Heavy imports happen inside, so that `--help` is quick."""
 
+import io
 import os
 import sys
-from collections.abc import Mapping
 from dataclasses import fields, replace
+from functools import reduce
 from pathlib import Path
 from typing import Annotated, Any, Literal, NoReturn
 
@@ -12,8 +13,9 @@ from cyclopts.config import Dict
 
 from percentmatch import __version__, cli_use
 from percentmatch.cli_data import data_app
-from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, merge
-from percentmatch.errors import UserError, did_you_mean
+from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, flat, merge
+from percentmatch.errors import UserError, did_you_mean, visible
+from percentmatch.ranks import launched, restarts
 from percentmatch.signals import Stopped
 
 app = App(
@@ -93,7 +95,9 @@ def train(
     from percentmatch.train import train
 
     followers = [make() for make, wanted in ((TensorBoard, tensorboard), (Wandb, wandb)) if wanted]
-    metrics = train(replace(settings, options=_options(option or [])), out, resume=resume, followers=followers)
+    metrics = train(replace(settings, options=_options(option)), out, resume=resume, followers=followers)
+    if launched().rank > 0:
+        return
     for part in ("validation", "test"):
         if part in metrics:
             score = metrics[part]["ema"]
@@ -150,9 +154,9 @@ def benchmark(
     set
         NAME=VALUE, a setting for all runs, such as root=/data/coco; may be repeated.
     """
-    from percentmatch.benchmark import over_settings, read_grid, run_grid, show_grid
+    from percentmatch.benchmark import read_grid, run_grid, show_grid
 
-    show_grid(run_grid(read_grid(file, over_settings(set or [])), out, minutes=minutes))
+    show_grid(run_grid(read_grid(file, over_settings(set)), out, minutes=minutes))
     print(f"results  {out / 'results.json'}")
 
 
@@ -214,14 +218,18 @@ def methods(name: str | None = None) -> None:
     show_method(name) if name else show_methods()
 
 
-def _options(pairs: list[str]) -> dict[str, str]:
-    options = {}
-    for pair in pairs:
-        name, equals, value = pair.partition("=")
-        if not equals:
-            raise UserError(f"--option takes NAME=VALUE, such as --option momentum=0.99, not '{pair}'")
-        options[name.strip()] = value.strip()
-    return options
+def over_settings(pairs: list[str] | None) -> dict[str, Any]:
+    """Settings from NAME=VALUE pairs: values read as YAML, dots for nested names."""
+    from percentmatch.files import parse_yaml
+
+    settings: dict[str, Any] = {}
+    for name, text in cli_use.read_pairs(pairs).items():
+        settings = merge(settings, _nested(name, parse_yaml(text, f"--set {name}: '{text}'")))
+    return settings
+
+
+def _options(pairs: list[str] | None) -> dict[str, str]:
+    return cli_use.read_pairs(pairs, "--option momentum=0.99")
 
 
 def _below_flags(config: str | None, preset: str | None, resumed: str | None) -> Config:
@@ -269,11 +277,30 @@ def _is_resumed(tokens: list[str]) -> bool:
     )
 
 
+def _without(tokens: list[str], flags: tuple[str, ...]) -> list[str]:
+    """The command line without these flags and their values."""
+    after = [False, *(token in flags for token in tokens)]
+    return [
+        token for token, value in zip(tokens, after, strict=False) if not value and token.partition("=")[0] not in flags
+    ]
+
+
+def _began(out: str | None) -> bool:
+    """Whether a run in `out` has come so far that there is one to resume."""
+    from percentmatch.run_folder import RunFolder
+
+    return out is not None and RunFolder(Path(out)).config.exists()
+
+
 def run(tokens: list[str]) -> None:
     """Carry out one command line. Raises UserError or CycloptsError for bad input."""
     app.config = ()
+    if launched().size > 1 and tokens[:1] not in ([], ["train"]):
+        raise UserError(f"{tokens[0]} works in one process; torchrun and srun with several tasks are for train")
     training, warming = tokens[:1] == ["train"], tokens[:1] == ["pretrain"]
-    data = tokens[:2] in (["data", "stats"], ["data", "check"], ["data", "split"])
+    if training and restarts() and not _is_resumed(tokens) and _began(_flag_value(tokens, "--out")):
+        tokens = [*_without(tokens, ("--preset", "--config")), "--resume"]
+    data = tokens[:2] in (["data", "stats"], ["data", "check"], ["data", "split"], ["data", "shard"])
     if (training or warming or data) and not {"-h", "--help"} & set(tokens):
         config, preset, out = (_flag_value(tokens, flag) for flag in ("--config", "--preset", "--out"))
         resumed = out if not data and _is_resumed(tokens) else None
@@ -310,40 +337,35 @@ def _chosen(own: list[str], tokens: list[str], config: str | None, out: str | No
     _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     if out:
         RunFolder(Path(out)).check_new()
-    options = _options(bound.arguments.get("option") or [])
+    options = _options(bound.arguments.get("option"))
     settings = replace(bound.arguments.get("settings", Config()), options=options)
-    names = _flags(own) + _paths(read_yaml(Path(config)) if config else {})
+    names = [*_flags(own), *flat(read_yaml(Path(config)) if config else {})]
     choice = choose_for(settings, _given(names, settings))
     if choice is None:
         return None
-    for line in choice.reasons:
+    for line in choice.reasons if launched().rank == 0 else ():
         print(line, file=sys.stderr)
     return Config.from_dict(choice.settings, source="flags")
 
 
-def _flags(tokens: list[str]) -> list[list[str]]:
-    """The settings that flags name: --labeled-view.ops is [labeled_view, ops]."""
-    return [token[2:].partition("=")[0].replace("-", "_").split(".") for token in tokens if token.startswith("--")]
+def _flags(tokens: list[str]) -> list[str]:
+    """The settings that flags name: --labeled-view.ops is labeled_view.ops."""
+    return [token[2:].partition("=")[0].replace("-", "_") for token in tokens if token.startswith("--")]
 
 
-def _paths(values: Mapping[str, Any]) -> list[list[str]]:
-    """The settings that a file names, in the same form."""
-    below = {name: _paths(value) if isinstance(value, Mapping) else [[]] for name, value in values.items()}
-    return [[name, *rest] for name, paths in below.items() for rest in paths]
-
-
-def _given(names: list[list[str]], settings: Config) -> dict[str, Any]:
+def _given(names: list[str], settings: Config) -> dict[str, Any]:
     """The values of these settings, those that are any."""
     given: dict[str, Any] = {"options": settings.options} if settings.options else {}
-    for path in names:
-        value: Any = settings.to_dict()
-        for name in path:
-            value = value.get(name) if isinstance(value, dict) else None
-        if value is not None:
-            for name in reversed(path):
-                value = {name: value}
-            given = merge(given, value)
+    values = flat(settings.to_dict())
+    for name in names:
+        if values.get(name) is not None:
+            given = merge(given, _nested(name, values[name]))
     return given
+
+
+def _nested(name: str, value: Any) -> dict[str, Any]:
+    """A setting whose name may have dots, as `merge` takes it."""
+    return reduce(lambda inner, key: {key: inner}, reversed(name.split(".")), value)
 
 
 def main() -> None:
@@ -351,6 +373,8 @@ def main() -> None:
     # Read when torch is imported: waiting threads spin for microseconds, then sleep. By default they spin for
     # milliseconds, which costs a busy machine dear and gains a quiet one nothing.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be valid UTF-8
     try:
         run(sys.argv[1:])
     except (UserError, CycloptsError) as error:
@@ -361,6 +385,8 @@ def main() -> None:
     except OSError as error:
         _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 2)
     except (MemoryError, RuntimeError) as error:
+        if launched().size > 1 and any(word in str(error).lower() for word in ("gloo", "nccl")):
+            _fail("another process of this run has ended, see what it said; continue with --resume", 1)
         if not isinstance(error, MemoryError) and "memory" not in str(error).lower():  # torch's own are RuntimeErrors
             raise
         _fail("out of memory; ask for fewer or smaller images, or a smaller batch (--accumulate keeps its size)", 2)
@@ -371,5 +397,6 @@ def main() -> None:
 
 
 def _fail(sentence: str, code: int) -> NoReturn:
-    print(f"percentmatch: {sentence}", file=sys.stderr)
+    rank = launched().rank
+    print(f"percentmatch: {f'rank {rank}: ' if rank else ''}{visible(sentence)}", file=sys.stderr)
     sys.exit(code)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from percentmatch.config import DataSettings
-from percentmatch.errors import UserError
+from percentmatch.errors import UserError, visible
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,6 +43,7 @@ def stats(
     if out and out.is_dir():
         raise UserError(f"--out '{out}' is a folder; name a JSON file")
     facts = describe(read_manifest(settings))
+    _without_streamed(settings)
     show_stats(facts)
     if out:
         _make_folder_of(out)
@@ -93,6 +94,7 @@ def check(
     embed = _embedder(backbone, weights or "pretrained", image_size, device) if backbone else None
     size = max(SIDE, image_size) if backbone else SIDE
     found = check_data(settings, embed=embed, size=size, counting=Counting)
+    _without_streamed(settings)
     _show_findings(found, out)
     if out:
         _make_folder_of(out)
@@ -128,11 +130,77 @@ def split(
     manifest = read_manifest(settings)
     check_classes(settings, manifest)
     parts = split_manifest(settings, manifest)
+    _without_streamed(settings)
     _make_folder_of(out)
     write_atomic(out, parts.to_json().encode())
     names = ("labeled", "unlabeled", "validation", "test")
     print("  ".join(f"{name} {len(getattr(parts, name))}" for name in names), f" digest {parts.digest}")
     print(f"split file  {out}")
+
+
+@data_app.command
+def shard(
+    *,
+    out: Annotated[Path, Parameter(group="Run")],
+    shard_mb: Annotated[float, Parameter(group="Run")] = 256,
+    images_per_shard: Annotated[int | None, Parameter(group="Run")] = None,
+    workers: Annotated[int | None, Parameter(group="Run")] = None,
+    config: Annotated[Path | None, Parameter(group="Run")] = None,
+    preset: Annotated[str | None, Parameter(group="Run")] = None,
+    settings: Annotated[DataSettings, Parameter(name="*")] = DataSettings(),  # noqa: B008  frozen
+) -> None:
+    """Write images into tar shards (WebDataset), in a random order, for `train --unlabeled`.
+
+    Those of --unlabeled alone, or all that the settings name, with their labels. The same command goes on where it was
+    stopped.
+
+    Parameters
+    ----------
+    out
+        The folder of the shards: new, or one to go on with.
+    shard_mb
+        Megabytes of a shard.
+    images_per_shard
+        Images of a shard, instead.
+    workers
+        Shards written at a time; if not given, as many as there are cores.
+    config
+        A YAML file of settings, such as a run's config.yaml.
+    preset
+        A named set of settings: voc2007-paper or coco2014-paper.
+    """
+    from percentmatch.data import read_manifest, unlabeled_manifest, write_shards
+    from percentmatch.data.shards import names_shards
+    from percentmatch.progress import Counting
+
+    if shard_mb <= 0 or (images_per_shard or 1) < 1 or (workers or 1) < 1:
+        raise UserError("--shard-mb, --images-per-shard and --workers must be above 0")
+    if settings.unlabeled and names_shards(settings.unlabeled):
+        raise UserError(f"--unlabeled: {settings.unlabeled} are shards already; give a folder or a list of images")
+    if settings.unlabeled and settings.data == "auto" and not (settings.labels or settings.root):
+        manifest = unlabeled_manifest(Path(settings.unlabeled), ("no class",))
+    else:
+        manifest = read_manifest(settings)
+    with Counting("images") as progress:
+        plan = write_shards(
+            manifest,
+            out,
+            shard_mb=shard_mb,
+            images_per_shard=images_per_shard or 0,
+            workers=workers,
+            skip_bad=settings.skip_bad_images,
+            progress=progress,
+        )
+    print(f"{plan['images']:,} images in {len(plan['shards']):,} shards")
+    print(f"train from them by --{'root' if manifest.labels.known.any() else 'unlabeled'} {out}")
+
+
+def _without_streamed(settings: DataSettings) -> None:
+    from percentmatch.data import unlabeled_shards
+    from percentmatch.data.load import print_to_stderr
+
+    if shards := unlabeled_shards(settings):
+        print_to_stderr(f"not looked at: {len(shards):,} unlabeled images in shards, which are streamed in training")
 
 
 def _make_folder_of(file: Path) -> None:
@@ -180,14 +248,14 @@ def _show_findings(found: dict[str, Any], out: Path | None) -> None:
     table.add_column("count", justify="right")
     table.add_column("what")
     for finding in found["findings"]:
-        table.add_row(finding["level"], finding["check"], f"{finding['count']:,}", escape(finding["text"]))
+        table.add_row(finding["level"], finding["check"], f"{finding['count']:,}", escape(visible(finding["text"])))
     console.print(table if found["findings"] else "nothing found")
     for finding in found["findings"]:
         items = finding["items"]
         if items:
             print(f"\n{finding['check']}")
         for item in items[:SHOWN]:
-            print(f"  {item['text']}")
+            print(visible(f"  {item['text']}"))
         if len(items) > SHOWN:
             print(f"  and {len(items) - SHOWN} more{f', all in {out}' if out else ': --out FILE.json lists all'}")
     for sentence in found["not_checked"]:

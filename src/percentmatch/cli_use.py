@@ -11,6 +11,17 @@ from percentmatch.errors import UserError
 Pairs = Annotated[list[str] | None, Parameter(negative="")]  # NAME=VALUE, may be repeated
 
 
+def read_pairs(pairs: list[str] | None, example: str = "--set root=/data/coco") -> dict[str, str]:
+    """What NAME=VALUE pairs of a flag say; the last one of a name counts."""
+    found = {}
+    for pair in pairs or []:
+        name, equals, value = pair.partition("=")
+        if not equals:
+            raise UserError(f"{example.split()[0]} takes NAME=VALUE, such as {example}, not '{pair}'")
+        found[name.strip()] = value.strip()
+    return found
+
+
 def evaluate(
     run: Path,
     *,
@@ -32,7 +43,7 @@ def evaluate(
     set
         NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.
     labels
-        Score all rows of this CSV file instead of the run's own images.
+        Score all rows of this file of labels, in any format that train reads, instead of the run's own images.
     images
         The folder that the paths in --labels begin at; by default the folder of that file.
     skip_bad_images
@@ -40,7 +51,6 @@ def evaluate(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from percentmatch.benchmark import over_settings
     from percentmatch.evaluate import score_files, score_run
     from percentmatch.progress import Counting
     from percentmatch.show import show_scores
@@ -53,8 +63,9 @@ def evaluate(
         if labels:
             scores = score_files(run, labels, images, device, skip_bad=skip_bad_images, progress=progress)
         else:
-            scores = score_run(run, part or "test", device, moved=over_settings(set or []), progress=progress)
+            scores = score_run(run, part or "test", device, moved=read_pairs(set), progress=progress)
     show_scores(scores)
+    print(f"On {scores['num_images']:,} {'images of ' + str(labels) if labels else (part or 'test') + ' images'}")
 
 
 def predict(
@@ -144,13 +155,12 @@ def calibrate(
     set
         NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.
     labels
-        Use all rows of this CSV file instead of the run's validation images.
+        Use all rows of this file of labels, in any format that train reads, instead of the run's validation images.
     images
         The folder that the paths in --labels begin at; by default the folder of that file.
     device
         auto, cpu, cuda or cuda:N.
     """
-    from percentmatch.benchmark import over_settings
     from percentmatch.calibrate import recalibrate
     from percentmatch.progress import Counting
     from percentmatch.show import show_decisions
@@ -162,7 +172,7 @@ def calibrate(
             run,
             labels=labels,
             images=images,
-            moved=over_settings(set or []),
+            moved=read_pairs(set),
             precision=precision,
             recall=recall,
             device=device,
@@ -210,12 +220,11 @@ def report(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from percentmatch.benchmark import over_settings
     from percentmatch.progress import Counting
     from percentmatch.report import write_report
 
     with Counting("decoding images") as progress:
-        write_report(runs, out, images=images, device=device, moved=over_settings(set or []), progress=progress)
+        write_report(runs, out, images=images, device=device, moved=read_pairs(set), progress=progress)
     print(f"report  {out}")
 
 
@@ -248,14 +257,13 @@ def compare(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from percentmatch.benchmark import over_settings
     from percentmatch.checkpoint import write_json
     from percentmatch.compare import compare, show_comparison
     from percentmatch.progress import Counting
 
     if json and (json.is_dir() or not json.parent.is_dir()):
         raise UserError(f"--json {json} must name a file in a folder that is there")
-    moved = over_settings(set or [])
+    moved = read_pairs(set)
     with Counting("decoding images") as progress:
         found = compare(run, other, out=out, part=part, device=device, moved=moved, progress=progress)
     show_comparison(found)
@@ -286,11 +294,10 @@ def suggest(
     device
         auto, cpu, cuda or cuda:N.
     """
-    from percentmatch.benchmark import over_settings
     from percentmatch.progress import Counting
     from percentmatch.suggest import show_suggestions, suggest
 
-    moved = over_settings(set or [])
+    moved = read_pairs(set)
     with Counting("decoding images") as decoding, Counting("unlabeled images") as progress:
         summary = suggest(run, number, out, device=device, moved=moved, progress=progress, decoding=decoding)
     show_suggestions(summary)

@@ -16,11 +16,12 @@ from percentmatch.config import Config
 from percentmatch.data import Data
 from percentmatch.data.cache import Progress
 from percentmatch.data.load import print_to_stderr
-from percentmatch.errors import UserError
+from percentmatch.errors import UserError, several, visible
 from percentmatch.evaluate import open_run, probabilities
 from percentmatch.methods import options_of
 from percentmatch.report.statistics import RESAMPLES, bootstrap, interval, plain
 from percentmatch.run_folder import MAY_CHANGE, RunFolder
+from percentmatch.show import first
 from percentmatch.train import train
 
 LEVEL = 0.95
@@ -147,7 +148,7 @@ def verdict(found: Mapping[str, Any], names: tuple[str, str] | None) -> str:
     else:
         words = "No difference" if gain == low == high == 0 else "No clear difference"
     classes = {
-        finding: ", ".join(name for name, row in found["classes"].items() if row["finding"] == finding) or "none"
+        finding: several([name for name, row in found["classes"].items() if row["finding"] == finding]) or "none"
         for finding in ("better", "worse", "too few")
     }
     few = f"; too few positives to tell: {classes['too few']}" if classes["too few"] != "none" else ""
@@ -166,9 +167,9 @@ def show_comparison(found: Mapping[str, Any]) -> None:
     table = Table("class", box=None)
     for column in ("positives", "AP of A", "AP of B", "gain", "95% interval", ""):
         table.add_column(column, justify="right")
-    for name, row in found["classes"].items():
+    for name, row in first(found["classes"]):
         clear = row["finding"] if row["finding"] in ("better", "worse") else ""
-        table.add_row(escape(name), str(row["positives"]), *_cells(row), clear)
+        table.add_row(escape(visible(name)), str(row["positives"]), *_cells(row), clear)
     table.add_section()
     for name in ("mAP", "AUC"):
         table.add_row(name, "", *_cells(found[name]), "")

@@ -51,11 +51,12 @@ class StrongView(View):
 class DataSettings:
     """Which images, which labels, and how they are divided."""
 
-    data: Annotated[Literal["auto", "files", "voc", "coco", "scenes", "custom"], DATA] = "auto"
-    """Your own files (--labels), Pascal VOC or MS-COCO (--root), or scenes drawn by the program; auto: what is named.
-    custom marks data given in Python."""
+    data: Annotated[Literal["auto", "files", "voc", "coco", "shards", "scenes", "custom"], DATA] = "auto"
+    """Your own files (--labels), Pascal VOC, MS-COCO or tar shards (--root), or scenes drawn by the program; auto: what
+    is named. custom marks data given in Python."""
     root: Annotated[str, DATA] = ""
-    """The folder of VOC (or VOCdevkit) or of COCO (with annotations, train2014, val2014)."""
+    """The folder of VOC (or VOCdevkit) or of COCO (with annotations, train2014, val2014), or of tar shards that hold
+    labels."""
     year: Annotated[int, DATA] = 0
     """Of VOC or COCO, where the folder holds several years; 0 takes the only one."""
     labels: Annotated[str, DATA] = ""
@@ -64,7 +65,10 @@ class DataSettings:
     images: Annotated[str, DATA] = ""
     """The folder that the paths in --labels begin at; empty is the folder of that file."""
     unlabeled: Annotated[str, DATA] = ""
-    """More images, without labels: a folder, or a text file with one path a line."""
+    """More images, without labels: a folder, or a text file with one path a line; or tar shards, which are streamed: a
+    folder with .tar files, one such file, or a pattern such as pool/{000..099}.tar."""
+    shuffle_buffer: Annotated[int, DATA] = 10_000
+    """Of streamed shards: images that are shuffled with each other, beside the order of the shards."""
     classes: Annotated[str, DATA] = ""
     """The classes to learn, separated by commas; empty takes all. In a column of labels, any other is an error."""
     drop_empty: Annotated[bool, DATA] = False
@@ -151,7 +155,7 @@ class Config(DataSettings):
     """Largest gradient norm; 0 does not clip."""
     ema_decay: Annotated[float, TRAINING] = 0.999
     """Of the averaged model, which is the one evaluated and saved."""
-    precision: Annotated[Literal["auto", "float32", "bfloat16"], TRAINING] = "auto"
+    precision: Annotated[Literal["auto", "float32", "bfloat16", "float64"], TRAINING] = "auto"
     """Autocast; auto is bfloat16 on a GPU and float32 on a CPU."""
 
     mixup: Annotated[float, VIEWS] = 0.0
@@ -266,6 +270,7 @@ class PretrainSettings(DataSettings):
 _MANY = 1_000_000_000
 _LIMITS: dict[str, tuple[float, float]] = {
     **dict.fromkeys(("scenes_pool", "scenes_test"), (1, 1_000_000)),
+    "shuffle_buffer": (1, 100_000_000),
     **dict.fromkeys(("total_steps", "log_every", "save_every"), (1, _MANY)),
     **dict.fromkeys(("labeled_batch", "unlabeled_ratio", "accumulate"), (1, 65_536)),
     **dict.fromkeys(("seed", "split_seed"), (0, 2**62)),
@@ -338,6 +343,14 @@ def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     return merged
 
 
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their names, nested ones with dots."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
 def _build(cls: Any, values: Mapping[str, Any], source: str, prefix: str) -> Any:
     if not isinstance(values, Mapping):
         raise UserError(f"{source}: '{prefix.rstrip('.')}' must hold names and values, not {values!r}")
@@ -360,6 +373,8 @@ def _checked(kind: Any, value: Any, what: str) -> Any:
             raise UserError(f"{what} must be one of {', '.join(get_args(kind))}, not {value!r}")
         return value
     kind = get_origin(kind) or kind
+    if isinstance(value, str) and "\0" in value:
+        raise UserError(f"{what} holds a zero byte; take it out")
     if kind is float and isinstance(value, int | str) and not isinstance(value, bool):  # YAML 1.1 reads 3e-4 as text
         try:
             return float(value)

@@ -5,7 +5,7 @@ shift shared by all, the more the fewer images it has. Single-label logits are d
 positive, so the ranking within a class, or the best class of an image, stays what it was.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -17,6 +17,7 @@ from percentmatch.models import Card, Decisions
 from percentmatch.records import Task
 
 FOLDS = 5
+AT_ONCE = 1 << 20  # pairs of image and class that are differentiated at a time
 BINS = 10
 SCALE_SPREAD, SHIFT_SPREAD = 0.15, 0.5  # how far the log scale and the shift of a class may lie from the shared ones
 SHARED_SPREAD = 3.0  # and those from 0
@@ -37,11 +38,17 @@ def probabilities_of(logits: Tensor, card: Card, *, raw: bool = False) -> Tensor
 
 def decisions_of(logits: Tensor, card: Card) -> Tensor:
     """1 where a class is decided for: (n, c) uint8."""
-    probabilities = probabilities_of(logits, card)
-    if card.task == "single-label":
+    probabilities, thresholds = probabilities_of(logits, card), thresholds_of(card)
+    if thresholds is None:
         return torch.zeros_like(probabilities).scatter_(1, probabilities.argmax(1, keepdim=True), 1).byte()
-    thresholds = card.decisions.thresholds if card.decisions else (FALLBACK,) * len(card.class_names)
     return (probabilities >= torch.tensor(thresholds, dtype=torch.float64)).byte()
+
+
+def thresholds_of(card: Card) -> tuple[float, ...] | None:
+    """From which probability on each class is decided for; None if it is the most probable class."""
+    if card.task == "single-label":
+        return None
+    return card.decisions.thresholds if card.decisions else (FALLBACK,) * len(card.class_names)
 
 
 def decide(
@@ -112,12 +119,16 @@ def fit_platt(
         log_scale, shift = shared + own * spread
         return log_scale.exp(), shift
 
-    def loss() -> Tensor:
-        pairs = F.binary_cross_entropy_with_logits(_apply(logits, *affine()), targets, known, reduction="sum")
-        prior = own.square().sum() + (shared / SHARED_SPREAD).square().sum()
-        return (pairs + prior / 2) / known.sum()
+    tables = [table.split(max(1, AT_ONCE // logits.shape[1])) for table in (logits, targets, known)]
+    total = known.sum()
 
-    return _minimise(loss, [shared, own], affine)
+    def losses() -> Iterator[Tensor]:
+        for mine, truth, sure in zip(*tables, strict=True):
+            pairs = F.binary_cross_entropy_with_logits(_apply(mine, *affine()), truth, sure, reduction="sum")
+            prior = own.square().sum() + (shared / SHARED_SPREAD).square().sum()
+            yield (pairs + prior / (2 * len(tables[0]))) / total
+
+    return _minimise(losses, [shared, own], affine)
 
 
 def _fit_temperature(logits: Tensor, targets: Tensor, known: Tensor) -> Affine:
@@ -127,11 +138,11 @@ def _fit_temperature(logits: Tensor, targets: Tensor, known: Tensor) -> Affine:
     def affine() -> Affine:
         return log_scale.exp() * one, 0 * one
 
-    def loss() -> Tensor:
+    def losses() -> Iterator[Tensor]:
         prior = (log_scale / SHARED_SPREAD).square() / 2 / known.sum()
-        return _log_loss(_apply(logits, *affine()), targets, known, "single-label") + prior
+        yield _log_loss(_apply(logits, *affine()), targets, known, "single-label") + prior
 
-    return _minimise(loss, [log_scale], affine)
+    return _minimise(losses, [log_scale], affine)
 
 
 def calibration_error(scores: Tensor, targets: Tensor, known: Tensor, task: Task) -> float:
@@ -166,15 +177,18 @@ def _log_loss(logits: Tensor, targets: Tensor, known: Tensor, task: Task) -> Ten
     return F.binary_cross_entropy_with_logits(logits, targets, known, reduction="sum") / known.sum()
 
 
-def _minimise(loss: Callable[[], Tensor], parameters: list[Tensor], answer: Callable[[], Affine]) -> Affine:
+def _minimise(losses: Callable[[], Iterator[Tensor]], parameters: list[Tensor], answer: Callable[[], Affine]) -> Affine:
+    """The answer where the sum of the losses is least; they are differentiated one after the other."""
     solver = torch.optim.LBFGS(
         parameters, max_iter=500, tolerance_grad=1e-8, tolerance_change=1e-11, line_search_fn="strong_wolfe"
     )
 
     def closure() -> Tensor:
         solver.zero_grad()
-        value = loss()
-        value.backward()
+        value = torch.zeros((), dtype=torch.float64)
+        for loss in losses():
+            loss.backward()
+            value += loss.detach()
         return value
 
     solver.step(closure)

@@ -1,15 +1,37 @@
 """The one exception a user's mistake raises: a single sentence that says what is wrong and what to do."""
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
+
+LONGEST = 2000  # letters of a sentence; what a file holds may be quoted in it
+LISTED = 100  # choices, and letters of a name, that are worth comparing or listing
+UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # controls, also of direction
 
 
 class UserError(Exception):
-    """Bad input. The command line prints the message alone and exits with code 2."""
+    """Bad input. The command line prints the message alone, on one line, and exits with code 2."""
+
+    def __init__(self, sentence: str) -> None:
+        half, sentence = LONGEST // 2, " ".join(sentence.splitlines())
+        super().__init__(sentence if len(sentence) <= LONGEST else f"{sentence[:half]} ... {sentence[-half:]}")
 
 
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """`; did you mean 'clip_grad'?` if some choice is close to `name`, else the list of choices."""
     known = sorted(choices)
-    close = get_close_matches(name, known, n=1, cutoff=0.6)
-    return f"; did you mean '{close[0]}'?" if close else f"; choose from: {', '.join(known)}"
+    short = [each for each in known if len(each) <= LISTED]
+    close = get_close_matches(name, short, n=1, cutoff=0.6) if len(name) <= LISTED else []
+    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
+    return f"; did you mean '{close[0]}'?" if close else f"; choose from: {', '.join(known[:LISTED])}{more}"
+
+
+def several(names: Sequence[str], most: int = LISTED) -> str:
+    """Names one after the other, at most so many."""
+    more = f" and {len(names) - most:,} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def visible(text: str) -> str:
+    """The text with its control characters spelt out, so that no name of a file or class steers a terminal."""
+    return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -13,6 +13,7 @@ from percentmatch.data import Data, Images, load_data, load_images, read_labels
 from percentmatch.data.cache import Progress
 from percentmatch.data.source import check_single
 from percentmatch.device import pick_device
+from percentmatch.distributed import gather_shares, own_share
 from percentmatch.errors import UserError
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import accuracy_top1, score
@@ -32,12 +33,13 @@ def probabilities(model: nn.Module, pixels: Tensor, card: Card, device: torch.de
 @torch.inference_mode()
 def logits(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -> Tensor:
     """The same before the sigmoid or softmax."""
-    parts = []
+    share, parts = own_share(len(pixels)), []
+    own = pixels[share] if share.start < share.stop else pixels[:1]  # a rank with nothing to do shows the width
     with evaluating(model), untuned():
-        for images in frame(pixels, card.frame).split(BATCH):
+        for images in frame(own, card.frame).split(BATCH):
             views = resize(images.to(device), card.image_size, card.mean, card.std)
             parts.append(model(views).float())
-    return torch.cat(parts).cpu()
+    return gather_shares(torch.cat(parts)[: share.stop - share.start].cpu(), len(pixels))
 
 
 @contextlib.contextmanager
@@ -56,7 +58,7 @@ def evaluate(scores: Tensor, images: Images, task: Task) -> dict[str, Any]:
     Pairs marked difficult are left out; the means with these pairs as positives are beside.
     """
     result = score(scores, *images.scoring_labels(count_difficult=False), images.class_names)
-    if images.difficult.any():
+    if images.labels.difficult.any():
         counted = score(scores, *images.scoring_labels(count_difficult=True), images.class_names)
         result["difficult_as_positive"] = {name: counted[name] for name in ("mAP", "AUC", "mAP_11point")}
     if task == "single-label":
@@ -119,7 +121,7 @@ def score_files(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Score the model a run has saved on other files: all rows of a CSV file with the model's classes."""
+    """Score the model a run has saved on other files: all rows of a file of labels with the model's classes."""
     model, card, loaded, place = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
     return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)
 

@@ -4,6 +4,7 @@ import html
 import json
 import logging
 import os
+import re
 import shutil
 import warnings
 from dataclasses import asdict
@@ -15,8 +16,8 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor
 from torch.nn import functional as F
 
-from percentmatch.checkpoint import cannot_write, read_json, write_atomic, write_json
-from percentmatch.decide import probabilities_of
+from percentmatch.checkpoint import cannot_write, write_atomic, write_json
+from percentmatch.decide import probabilities_of, thresholds_of
 from percentmatch.errors import UserError
 from percentmatch.evaluate import logits
 from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, read_card
@@ -84,8 +85,8 @@ def export(model: str | Path, out: Path) -> list[str]:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, content)
         return [f"onnx  {out}  {len(content) / 1e6:.1f} MB", f"onnxruntime and torch agree within {apart:.0e}"]
-    metrics = RunFolder(Path(model)).metrics
-    write_folder(predictor, out, read_json(metrics) if metrics.exists() else {})
+    folder = RunFolder(Path(model))
+    write_folder(predictor, out, folder.read_metrics() if folder.metrics.exists() else {})
     return [f"folder  {out}  (model.safetensors, config.json, README.md)"]
 
 
@@ -149,9 +150,7 @@ def onnx_bytes(predictor: Predictor) -> tuple[bytes, float]:
 def onnx_facts(card: Card) -> dict[str, Any]:
     """The metadata of an ONNX file, each value as JSON."""
     names = ("class_names", "task", "decode_size", "image_size", "frame", "mean", "std", "backbone", "version")
-    thresholds = card.decisions.thresholds if card.decisions else (0.5,) * len(card.class_names)
-    facts = {name: getattr(card, name) for name in names}
-    return {**facts, "thresholds": thresholds if card.task == "multi-label" else None}
+    return {**{name: getattr(card, name) for name in names}, "thresholds": thresholds_of(card)}
 
 
 def _examples(side: int) -> Tensor:
@@ -186,14 +185,14 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
     """README.md of an exported folder."""
 
     def cell(text: str) -> str:
-        return html.escape(" ".join(text.split())).replace("|", "&#124;")
+        return re.sub(r"[|\[\]`]", lambda found: f"&#{ord(found[0])};", html.escape(" ".join(text.split())))
 
-    decisions, single = card.decisions, card.task == "single-label"
-    thresholds = decisions.thresholds if decisions and not single else ()
-    rows = [f"| {cell(name)} | {t:.4f} |" for name, t in zip(card.class_names, thresholds, strict=False)]
-    classes = (
-        ["| class | threshold |", "|---|---|", *rows] if rows else [f"- {cell(name)}" for name in card.class_names]
-    )
+    decisions, thresholds = card.decisions, thresholds_of(card)
+    if thresholds is None:
+        classes = [f"- {cell(name)}" for name in card.class_names]
+    else:
+        rows = [f"| {cell(name)} | {t:.4f} |" for name, t in zip(card.class_names, thresholds, strict=True)]
+        classes = ["| class | threshold |", "|---|---|", *rows]
     scores = [
         f"- {part} mAP {100 * metrics[part]['ema']['mAP']:.2f} on {metrics[part]['ema']['num_images']} images"
         for part in ("validation", "test")
@@ -202,7 +201,8 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
     errors = metrics.get("calibration")
     if errors and decisions:
         scores.append(f"- calibration error (ECE) {errors['ece_before']:.4f} raw, {errors['ece_after']:.4f} calibrated")
-    chosen = "the most probable class is decided for" if single else "a class is decided for from its threshold on"
+    best = "the most probable class is decided for"
+    chosen = best if thresholds is None else "a class is decided for from its threshold on"
     kept = "its central square" if card.frame == "center" else "all of it"
     return "\n".join(
         [
@@ -224,7 +224,7 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
             'predictor.predict_proba(["photo.jpg"])  # (images, classes)',
             "```",
             "",
-            f"Probabilities are {'calibrated on validation images' if decisions else 'the own ones of the network'}; "
+            f"Probabilities are {'calibrated on labeled images' if decisions else 'the own ones of the network'}; "
             f"{chosen}.",
             *(["", "## Scores", "", *scores] if scores else []),
             "",

@@ -14,11 +14,14 @@ from torch.nn import functional as F
 
 from percentmatch.augment import Blend, Plan, apply, draw, frame, fused_views, mix, resize, shrink, uniforms
 from percentmatch.config import Config, View
-from percentmatch.data import Images, Split
+from percentmatch.data import Images, Split, Stream
+from percentmatch.distributed import num_ranks, own_share, rank
+from percentmatch.errors import UserError
 from percentmatch.records import Batch
 
 LABELED, UNLABELED = 0, 1  # streams of the samplers
 LABELED_VIEW, WEAK_VIEW, STRONG_VIEW, WEAK2_VIEW, UNIFORMS, BLEND = range(6)  # streams of the views
+AHEAD = 8  # parts of steps whose streamed images are on their way
 Drawn = dict[str, Tensor]
 PLAN = tuple(each.name for each in fields(Plan))
 
@@ -49,20 +52,31 @@ class Loader:
         mean: tuple[float, ...],
         std: tuple[float, ...],
         device: torch.device,
+        stream: Stream | None = None,
     ) -> None:
+        self.stream = stream if views else None  # of unlabeled images, instead of the split's
         self.config, self.views, self.mean, self.std, self.device = config, views, mean, std, device
         self.labeled, self.unlabeled = pool.rows(split.labeled), pool.rows(split.unlabeled)  # (n,), (N,) on the host
-        self.unlabeled_on_device = self.unlabeled.to(device)
         self.pixels = shrink(frame(pool.pixels, config.frame), config.decode_size)
         self.resident = fits(self.pixels, device) if config.images_on == "auto" else config.images_on == "device"
+        self.resident = self.resident and self.stream is None
         self.pixels = self.pixels.to(device).contiguous() if self.resident else self.pixels
-        self.targets, self.known = pool.targets.to(device), pool.known.to(device)
-        self.true_known = pool.scoring_labels(count_difficult=False)[1].to(device)  # (n, c)
+        self.labels = pool.labels
         self.fused = fused_views(device)
         parts = (("labeled", config.labeled_view, LABELED_VIEW), ("weak", config.weak_view, WEAK_VIEW))
         parts += (("weak2", config.weak_view, WEAK2_VIEW), ("strong", config.strong_view, STRONG_VIEW))
         self.parts = [part for part in parts if part[0] in {"labeled", *views}]
         self.num_ops = max(view.ops for _, view, _ in self.parts)
+        self.rank, self.ranks = rank(), num_ranks()
+        parts_a_step = config.accumulate * self.ranks
+        if config.labeled_batch % parts_a_step:
+            raise UserError(
+                f"--labeled-batch {config.labeled_batch} is that of all {self.ranks} ranks and must be a multiple of "
+                f"{parts_a_step} (ranks x --accumulate)"
+            )
+        self.b = config.labeled_batch // parts_a_step  # of this rank, in one part of a step
+        self.u = self.b * config.unlabeled_ratio
+        self.extra = int(self.ranks > 1 and (config.mixup or config.cutmix) > 0)  # the next rank's first, to mix with
 
     def draw(self, step: int) -> Drawn:
         """All that the batches of a step are made of, on the host; the names begin with the part's number."""
@@ -72,34 +86,50 @@ class Loader:
         return drawn
 
     def _draw_part(self, step: int, micro: int) -> Drawn:
-        config = self.config
-        b = config.labeled_batch // config.accumulate
-        u = b * config.unlabeled_ratio
-        first = step * config.accumulate + micro
-        rows = self.labeled[rows_at(config.seed, LABELED, first * b, b, len(self.labeled))]
-        drawn = {"labeled": rows}
-        if self.views:
-            drawn["index"] = rows_at(config.seed, UNLABELED, first * u, u, len(self.unlabeled))
-            rows = torch.cat([rows, self.unlabeled[drawn["index"]]])  # (b + u,)
+        """This rank's share of part `micro`: part and place in it are the same for any number of ranks."""
+        config, b, u, ranks = self.config, self.b, self.u, self.ranks
+        part = step * config.accumulate + micro
+        own = torch.arange(self.rank * b, self.rank * b + b + self.extra) % (ranks * b)  # (b + extra,) in the part
+        rows = self.labeled[rows_at(config.seed, LABELED, part * ranks * b, ranks * b, len(self.labeled))[own]]
+        drawn = {"targets": self.labels.targets[rows], "known": self.labels.known[rows]}  # (b + extra, c) each
+        if self.views and not self.stream:
+            drawn["index"] = rows_at(config.seed, UNLABELED, (part * ranks + self.rank) * u, u, len(self.unlabeled))
+            unlabeled = self.unlabeled[drawn["index"]]
+            drawn["truth"], drawn["truth_known"] = self.labels.certain(unlabeled)  # (u, c) each
+            rows = torch.cat([rows, unlabeled])  # (b + extra + u,)
         if not self.resident:
-            drawn["pixels"], rows = self.pixels[rows], torch.arange(len(rows))
-        drawn["rows"] = torch.cat([rows[:b] if name == "labeled" else rows[b:] for name, _, _ in self.parts])
+            pixels = self.pixels[rows]
+            drawn["pixels"] = torch.cat([pixels, self._streamed(self.stream, part)]) if self.stream else pixels
+            rows = torch.arange(len(drawn["pixels"]))
+        split = len(own)
+        drawn["rows"] = torch.cat([rows[:split] if name == "labeled" else rows[split:] for name, _, _ in self.parts])
+        slots = {  # an image drawn twice in a step gets two views
+            "labeled": micro * ranks * b + own,
+            "unlabeled": (micro * ranks + self.rank) * u + torch.arange(u),
+        }
         plans = [
-            self._plan(view, step, b if name == "labeled" else u, micro, stream) for name, view, stream in self.parts
+            self._plan(view, step, slots.get(name, slots["unlabeled"]), stream) for name, view, stream in self.parts
         ]
         drawn |= {f"plan.{field}": torch.cat([getattr(plan, field) for plan in plans]) for field in PLAN}
         if "uniforms" in self.views:
-            slots = torch.arange(b + 2 * u) + micro * (b + 2 * u)
-            drawn["uniforms"] = uniforms(config.seed, step, slots, 2, UNIFORMS)
+            n = ranks * (b + 2 * u)  # of all ranks: who is mixed with whom must be known to all
+            drawn["uniforms"] = uniforms(config.seed, step, torch.arange(n) + micro * n, 2, UNIFORMS)
         if config.mixup or config.cutmix:
-            blend = Blend.draw(mix(config.seed, BLEND, step, micro), b, mixup=config.mixup, cutmix=config.cutmix)
-            drawn |= {"blend.share": blend.share, "blend.box": blend.box}
+            seed = mix(config.seed, BLEND, step, micro)
+            blend = Blend.draw(seed, ranks * b, mixup=config.mixup, cutmix=config.cutmix)
+            drawn |= {"blend.share": blend.share[own[:b]], "blend.box": blend.box[own[:b]]}
         return drawn
 
-    def _plan(self, view: View, step: int, n: int, micro: int, stream: int) -> Plan:
+    def _streamed(self, stream: Stream, part: int) -> Tensor:
+        """This rank's unlabeled pixels of the run's part number `part`; those of the next are fetched meanwhile."""
+        last = min(part + AHEAD, self.config.total_steps * self.config.accumulate - 1)
+        start, *ahead = ((each * self.ranks + self.rank) * self.u for each in range(part, max(last, part) + 1))
+        pixels = stream.rows(start, self.u, ahead=ahead)
+        return shrink(frame(pixels, self.config.frame), self.config.decode_size)
+
+    def _plan(self, view: View, step: int, slots: Tensor, stream: int) -> Plan:
         """The plan of one view, with as many slots for operations as the longest has."""
         size_in = self.pixels.shape[-2], self.pixels.shape[-1]
-        slots = torch.arange(micro * n, (micro + 1) * n)  # an image drawn twice in a step gets two views
         plan = draw(view, size_in=size_in, seed=self.config.seed, step=step, sample=slots, stream=stream)
         more = self.num_ops - plan.op.shape[1]
         return replace(plan, op=F.pad(plan.op, (0, more)), value=F.pad(plan.value, (0, more)))  # 0 is the identity
@@ -120,14 +150,14 @@ class Loader:
             images = self.fused(pixels, mine["rows"], Plan(*(mine[f"plan.{field}"] for field in PLAN)), **options)
         else:
             images = apply(pixels[mine["rows"]], Plan(*(host[f"plan.{field}"] for field in PLAN)), **options)
-        row, b = mine["labeled"], len(mine["labeled"])
-        u = b * self.config.unlabeled_ratio
-        sizes = [b if name == "labeled" else u for name, _, _ in self.parts]
+        b = self.b
+        sizes = [b + self.extra if name == "labeled" else self.u for name, _, _ in self.parts]
         views = {name: view for (name, _, _), view in zip(self.parts, images.split(sizes), strict=True)}
+        labeled, targets, known = views.pop("labeled"), mine["targets"].float(), mine["known"].float()
         batch = Batch(
-            images=views.pop("labeled"),
-            targets=self.targets[row].float(),
-            known=self.known[row].float(),
+            images=labeled[:b],
+            targets=targets[:b],
+            known=known[:b],
             step=sent["step"],
             seed=self.config.seed,
             index=mine.get("index"),
@@ -137,9 +167,12 @@ class Loader:
         )
         if "blend.share" not in mine:
             return batch
-        mixed, share = Blend(mine["blend.share"], mine["blend.box"]).apply(batch.images)
-        partner = {"partner_targets": batch.targets.roll(-1, 0), "partner_known": batch.known.roll(-1, 0)}
-        return replace(batch, images=mixed, own_share=share, **partner)
+        following = (each[1:] if self.extra else each.roll(-1, 0) for each in (labeled, targets, known))  # the next one
+        partners, partner_targets, partner_known = following
+        mixed, share = Blend(mine["blend.share"], mine["blend.box"]).apply(batch.images, partners)
+        return replace(
+            batch, images=mixed, own_share=share, partner_targets=partner_targets, partner_known=partner_known
+        )
 
     def batch(self, step: int, micro: int = 0) -> Batch:
         """Part `micro` of the batch of a step, at once."""
@@ -147,15 +180,18 @@ class Loader:
         return self.make(drawn, {name: value.to(self.device) for name, value in drawn.items()}, micro)
 
     def unlabeled_images(self, size: int) -> Iterator[Tensor]:
-        """All unlabeled images in the order of `Batch.index`, not augmented, `size` at a time."""
-        for row in self.unlabeled.split(size):
+        """This rank's share of all unlabeled images, in the order of `Batch.index`, not augmented, `size` at a time."""
+        for row in self.unlabeled[own_share(len(self.unlabeled))].split(size):
             images = self.pixels[row.to(self.pixels.device)].to(self.device)
             yield resize(images, self.config.image_size, self.mean, self.std)
 
-    def truth(self, index: Tensor) -> tuple[Tensor, Tensor]:
-        """Labels of unlabeled rows and where they are known: for audits of pseudo-labels, never for training."""
-        row = self.unlabeled_on_device[index]
-        return self.targets[row], self.true_known[row]
+    def truth(self, sent: Drawn, micro: int = 0) -> tuple[Tensor, Tensor] | None:
+        """Labels of the unlabeled images of part `micro` and where they are known; None for those of a stream.
+
+        For audits of pseudo-labels, never for training.
+        """
+        truth = sent.get(f"{micro}.truth")
+        return None if truth is None else (truth, sent[f"{micro}.truth_known"])
 
 
 def fits(pixels: Tensor, device: torch.device) -> bool:

@@ -1,11 +1,19 @@
 """Running means of a step's numbers, kept on the device until a log row is due."""
 
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
 NEVER = torch.iinfo(torch.int64).max
+
+
+Agree = Callable[[Tensor], Tensor]
+
+
+def _alone(values: Tensor) -> Tensor:
+    return values
 
 
 class Meter:
@@ -36,25 +44,35 @@ class Meter:
             else:
                 self.bad_steps[name] = bad
 
-    def first_bad(self) -> tuple[str, int] | None:
-        """What was first not finite, and in which step (waits for the device)."""
-        first = {name: int(step) for name, step in self.bad_steps.items()}
+    def first_bad(self, agree: Agree = _alone) -> tuple[str, int] | None:
+        """What was first not finite, and in which step; `agree` takes the least over ranks (waits for the device)."""
+        first = {name: int(agree(step)) for name, step in self.bad_steps.items()}
         step = min(first.values(), default=NEVER)
         return (" and ".join(name for name in first if first[name] == step), step) if step < NEVER else None
 
-    def read(self) -> dict[str, Any]:
-        """The means as numbers and lists, None where they are not finite, and start anew (waits for the device)."""
-        means = {name: _plain((total / self.count).tolist()) for name, total in self.sums.items()}
+    def read(self, agree: Agree = _alone) -> dict[str, Any]:
+        """The means as numbers and lists, None where they are not finite, and start anew (waits for the device).
+
+        `agree` takes the mean over ranks.
+        """
+        means = {name: _plain((agree(total) / self.count).tolist()) for name, total in self.sums.items()}
         for total in self.sums.values():
             total.zero_()
         self.count = 0
         return means
 
-    def state_dict(self) -> dict[str, Any]:
-        return {"sums": self.sums, "bad_steps": self.bad_steps, "count": self.count}
+    def state_dict(self, agree: Agree = _alone) -> dict[str, Any]:
+        """`agree` takes the mean over ranks, so that any number of them can go on from it."""
+        sums = {name: agree(total) for name, total in self.sums.items()}
+        return {"sums": sums, "bad_steps": self.bad_steps, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sums, self.bad_steps, self.count = state["sums"], state["bad_steps"], state["count"]
+
+
+def all_finite(state: Mapping[str, Tensor]) -> bool:
+    """Whether every number in these tensors is finite (waits for the device once)."""
+    return bool(torch.stack([tensor.isfinite().all() for tensor in state.values()]).all())
 
 
 def _plain(value: Any) -> Any:

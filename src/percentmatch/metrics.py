@@ -4,7 +4,7 @@ A class without a known positive has no AP, and one without a known positive and
 out of the mean and named. AP is not interpolated (it equals scikit-learn's), except where it is called 11-point.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -13,7 +13,7 @@ from torch.nn import functional as F
 
 from percentmatch.errors import UserError
 
-CHUNK = 256  # classes at a time
+CHUNK, AT_ONCE = 256, 1 << 23  # classes, and pairs of image and class, that are ranked at a time
 
 
 def score(probabilities: Tensor, targets: Tensor, known: Tensor | None, class_names: Sequence[str]) -> dict[str, Any]:
@@ -26,11 +26,12 @@ def score(probabilities: Tensor, targets: Tensor, known: Tensor | None, class_na
     _check_probabilities(probabilities, targets, known)
     if len(class_names) != targets.shape[1] or len(set(class_names)) != len(class_names):
         raise UserError(f"{targets.shape[1]} classes need as many different names, not {', '.join(class_names)}")
-    if (((targets != 0) & (targets != 1)) & known).any():
+    if any((((part != 0) & (part != 1)) & sure).any() for part, sure in _by_rows(targets, known)):
         raise UserError("known targets must be 0 or 1")
     scores = probabilities if probabilities.dtype == torch.float64 else probabilities.float()  # (n, c)
-    chunks = zip(*(table.split(CHUNK, dim=1) for table in (scores, targets == 1, known)), strict=True)
-    rows = [row for chunk in chunks for row in _score_classes(*chunk)]
+    number = max(1, min(CHUNK, AT_ONCE // max(len(targets), 1)))
+    chunks = zip(*(table.split(number, dim=1) for table in (scores, targets, known)), strict=True)
+    rows = [row for scored, truth, sure in chunks for row in _score_classes(scored, truth == 1, sure)]
     classes = dict(zip(class_names, rows, strict=True))
     return {
         "mAP": _mean(classes, "AP"),
@@ -120,17 +121,23 @@ def _mean(classes: dict[str, dict[str, Any]], key: str) -> float | None:
     return sum(values) / len(values) if values else None
 
 
+def _by_rows(*tables: Tensor) -> Iterator[tuple[Tensor, ...]]:
+    """Tables (n, c), some rows at a time."""
+    number = max(1, AT_ONCE // max(tables[0].shape[1], 1))
+    return zip(*(table.split(number) for table in tables), strict=True)
+
+
 def _check_probabilities(probabilities: Tensor, targets: Tensor, known: Tensor | None = None) -> None:
     shapes = [tuple(tensor.shape) for tensor in (probabilities, targets, known) if tensor is not None]
     if len(set(shapes)) > 1 or targets.ndim != 2:
         raise UserError(
             f"probabilities and labels must be one table (images, classes), not {', '.join(map(str, shapes))}"
         )
-    num_nan = int(probabilities.isnan().sum())
+    num_nan = sum(int(part.isnan().sum()) for (part,) in _by_rows(probabilities))
     if num_nan:
         raise UserError(
             f"{num_nan} of {probabilities.numel()} predicted probabilities are not a number (NaN), "
             "so training has diverged: try a smaller learning rate"
         )
-    if ((probabilities < 0) | (probabilities > 1)).any():
+    if any(((part < 0) | (part > 1)).any() for (part,) in _by_rows(probabilities)):
         raise UserError("scores must be probabilities from 0 to 1: apply a sigmoid or a softmax to logits first")

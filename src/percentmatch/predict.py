@@ -30,6 +30,7 @@ from percentmatch.models import load_classifier
 from percentmatch.run_folder import RunFolder
 
 CHUNK = 64  # images decoded and scored at a time
+DIVIDES = re.compile("\r|[;\t]\\s*[=+@-]")  # a line, or a cell that begins like a formula
 
 Source = str | Path | Image.Image | np.ndarray | Tensor  # an image
 Form = Literal["csv", "jsonl"]
@@ -155,19 +156,24 @@ def find(sources: Sequence[Path]) -> list[Path]:
     """The image files that the sources name, in their order; one named by several paths is there once, by the first."""
     paths: dict[str, Path] = {}
     for source in sources:
+        if not os.path.exists(source):
+            raise UserError(f"there is no file {source}; check the path")
         if source.is_dir():
             found = read_folder(source).paths
-        elif not is_image_name(source.name):
-            found = read_list(source).paths
-        elif source.exists():
-            found = (source,)
         else:
-            raise UserError(f"there is no file {source}; check the path")
+            found = (source,) if is_image_name(source.name) else _listed(source)
         for path in found:
             paths.setdefault(os.path.realpath(path), path)
     if not paths:
         raise UserError("no image is named; give images, a folder or a text file with one path a line")
     return list(paths.values())
+
+
+def _listed(source: Path) -> tuple[Path, ...]:
+    try:
+        return read_list(source).paths
+    except UserError as error:
+        raise UserError(f"{source} is read as a list of paths, as it is not named like an image: {error}") from None
 
 
 def _csv_lines(
@@ -180,7 +186,8 @@ def _csv_lines(
     """
 
     def write(cells: list[str]) -> None:
-        quoting = csv.QUOTE_ALL if "\r" in "".join(cells) else csv.QUOTE_MINIMAL  # that does not see a \r
+        # minimal quotes do not see a \r, nor that a spreadsheet may divide cells at a semicolon or tab
+        quoting = csv.QUOTE_ALL if DIVIDES.search("".join(cells)) else csv.QUOTE_MINIMAL
         csv.writer(file, lineterminator="\n", quoting=quoting).writerow(cells)
 
     if header:

@@ -5,7 +5,6 @@ al. 2020). What is kept is a backbone for `train --weights`; the projector is th
 seed and step, so a warm start resumes exactly, as a run does.
 """
 
-import sys
 import time
 from dataclasses import replace
 from functools import partial
@@ -18,14 +17,14 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from percentmatch.augment import Plan, apply, draw, frame, fused_views, mix, shrink
-from percentmatch.checkpoint import Saver, load_checkpoint, read_json, write_atomic, write_json
+from percentmatch.checkpoint import BAD_STATE, Saver, read_json, write_atomic, write_json
 from percentmatch.config import PretrainSettings
 from percentmatch.data import Data, load_data, split_data
 from percentmatch.device import Sender, pick_device
 from percentmatch.errors import UserError
 from percentmatch.graph import Replay
-from percentmatch.loader import PLAN, UNLABELED, Drawn, fits, rows_at
-from percentmatch.meter import Meter
+from percentmatch.loader import AHEAD, PLAN, UNLABELED, Drawn, fits, rows_at
+from percentmatch.meter import Meter, all_finite
 from percentmatch.models import LinearHead, build_classifier, quicken
 from percentmatch.optim import build_optimizer, device_options, lr_at, set_lr
 from percentmatch.progress import Counting, Report
@@ -84,9 +83,10 @@ class WarmStart:
         self.settings, self.folder, self.device = settings, folder, device
         self.split = split_data(settings, data, saved=folder.run.split if resumed else None)
         self.rows = data.pool.rows((*self.split.labeled, *self.split.unlabeled)).sort().values  # (n,) on the host
-        if len(self.rows) < settings.batch:
+        self.stream, self.num_images = data.stream, len(data.stream or self.rows)  # a stream alone, if there is one
+        if self.num_images < settings.batch:
             raise UserError(
-                f"--batch {settings.batch} asks for more images than the {len(self.rows)} there are to learn from, "
+                f"--batch {settings.batch} asks for more images than the {self.num_images} there are to learn from, "
                 "labeled and unlabeled; lower it"
             )
         config = settings.as_config()
@@ -96,7 +96,7 @@ class WarmStart:
         self.optimizer = build_optimizer(self.model, config, device)
         self.trained = [each for each in self.model.parameters() if each.requires_grad]
         self.pixels = shrink(frame(data.pool.pixels, settings.frame), config.decode_size)
-        self.resident = fits(self.pixels, device)
+        self.resident = self.stream is None and fits(self.pixels, device)
         self.pixels = self.pixels.to(device).contiguous() if self.resident else self.pixels
         self.fused = fused_views(device)
         self.sender, self.saver, self.replay = Sender(device), Saver(), Replay(device) if self.fused else None
@@ -106,15 +106,21 @@ class WarmStart:
     def draw(self, step: int) -> Drawn:
         """What a step needs to know, on the host."""
         settings, n = self.settings, self.settings.batch
-        rows = self.rows[rows_at(settings.seed, UNLABELED, step * n, n, len(self.rows))]  # (n,)
         size_in, slots = (self.pixels.shape[-2], self.pixels.shape[-1]), torch.arange(n)
         plans = [
             draw(settings.view, size_in=size_in, seed=settings.seed, step=step, sample=slots, stream=stream)
             for stream in (0, 1)
         ]
         drawn = {name: torch.cat([getattr(plan, name) for plan in plans]) for name in PLAN}
-        if not self.resident:
-            drawn["pixels"], rows = self.pixels[rows], slots
+        rows = slots
+        if self.stream:
+            last = min(step + AHEAD, settings.total_steps - 1)
+            streamed = self.stream.rows(step * n, n, ahead=[later * n for later in range(step + 1, last + 1)])
+            drawn["pixels"] = shrink(frame(streamed, settings.frame), size_in[0])
+        else:
+            rows = self.rows[rows_at(settings.seed, UNLABELED, step * n, n, len(self.rows))]  # (n,)
+            if not self.resident:
+                drawn["pixels"], rows = self.pixels[rows], slots
         lr = lr_at(step, max_lr=settings.lr, total_steps=settings.total_steps, warmup_ratio=settings.lr_warmup_ratio)
         rate = torch.tensor(lr, dtype=torch.float64)
         return {**drawn, "rows": rows.repeat(2), "lr": rate, "step": torch.tensor(step)}
@@ -142,31 +148,33 @@ class WarmStart:
             raise UserError(f"{found[0]} not finite in step {found[1] + 1}; begin in another --out with a lower --lr")
 
     def save(self) -> None:
+        """Have a checkpoint written, unless the state is not worth keeping."""
         self.check_finite()
+        if not all_finite(self.model.state_dict()):
+            raise UserError(f"weights not finite after step {self.step}; begin in another --out with a lower --lr")
         self.seconds, self.began = self.seconds + time.monotonic() - self.began, time.monotonic()
         state = {"step": self.step, "seconds": self.seconds, "loss": self.loss, "model": self.model.state_dict()}
         state |= {"optimizer": self.optimizer.state_dict(), "meter": self.meter.state_dict()}
-        self.saver.save(self.folder.run.checkpoint, state)
+        state |= {"log": self.folder.run.log_mark(), "settings": self.settings.to_dict()}
+        self.saver.save(self.folder.run.checkpoint, state, self.folder.run.previous)
 
     def restore(self) -> None:
-        """Take up the last checkpoint, or begin at step 0 where there is none yet."""
-        checkpoint = self.folder.run.checkpoint
-        if checkpoint.exists():
-            state = load_checkpoint(checkpoint, self.device)
+        """Take up the newest whole checkpoint, or begin at step 0 where there is none yet."""
+        state, why = self.folder.run.newest(self.device, save_every=self.settings.save_every)
+        if state:
             try:
+                self.folder.run.refuse_other(state.get("settings", {}), self.settings.to_dict())
                 self.model.load_state_dict(state["model"])
                 for group in state["optimizer"]["param_groups"]:  # as here, not as where it was saved
                     group |= device_options(self.settings.lr, self.device)
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.meter.load_state_dict(state["meter"])
                 self.step, self.seconds, self.loss = state["step"], state["seconds"], state["loss"]
-            except (KeyError, RuntimeError, ValueError, TypeError) as error:
+            except BAD_STATE as error:
                 raise UserError(
-                    f"'{checkpoint}' is not the checkpoint of this warm start; choose another --out"
+                    f"'{self.folder.run.checkpoint}' is not the checkpoint of this warm start; choose another --out"
                 ) from error
-        else:
-            print(f"no checkpoint in '{self.folder.path}' yet: beginning at step 0", file=sys.stderr)
-        self.folder.run.keep_log(self.step)
+        self.folder.run.go_on_from(state, why)
 
     def finish(self) -> dict[str, Any]:
         """Write the backbone for `train --weights`, then what became of the warm start."""
@@ -175,12 +183,13 @@ class WarmStart:
         write_atomic(self.folder.backbone, save({name: value.cpu().contiguous() for name, value in state.items()}))
         result = {
             "minutes": round((self.seconds + time.monotonic() - self.began) / 60, 2),
-            "images": len(self.rows),
+            "images": self.num_images,
             "steps": self.step,
             "loss": self.loss,
             "split": self.split.digest,
             "environment": read_json(self.folder.run.environment),
         }
+        self.folder.run.previous.unlink(missing_ok=True)
         write_json(self.folder.result, result)
         return result
 
@@ -190,16 +199,22 @@ def pretrain(
 ) -> dict[str, Any]:
     """Train a backbone as `settings` say into the folder `out`; returns what pretrain.json holds.
 
-    It sees the labeled and unlabeled images of the split, no labels, and no images for validation or test. `data`
-    replaces the data that the settings name. With `resume` it continues from its last checkpoint, exactly.
+    It sees the labeled and unlabeled images of the split, or those of the stream alone; no labels, and no images for
+    validation or test. `data` replaces the data that the settings name. With `resume` it continues from its last
+    checkpoint, exactly.
     """
     folder = WarmFolder(Path(out))
+    with folder.run:
+        return _pretrain(settings, folder, resume=resume, data=data)
+
+
+def _pretrain(settings: PretrainSettings, folder: WarmFolder, *, resume: bool, data: Data | None) -> dict[str, Any]:
     if data is not None:
         settings = replace(settings, data="custom")
     if resume:
         folder.check_same(settings)
         if folder.result.exists():
-            return read_json(folder.result)
+            return folder.read_result()
     else:
         folder.check_new()
     device = pick_device(settings.device, deterministic=settings.deterministic)

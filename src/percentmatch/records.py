@@ -29,7 +29,7 @@ class Batch:
     strong: Tensor | None = None  # (u, 3, h, w)
     weak2: Tensor | None = None  # (u, 3, h, w) a second weak view, drawn apart from the first
     index: Tensor | None = None  # (u,) rows of the unlabeled pool
-    uniforms: Tensor | None = None  # (b + 2u, 2) random numbers in [0, 1), for a method that mixes images itself
+    uniforms: Tensor | None = None  # (b + 2u, 2) in [0, 1), of all ranks, for a method that mixes images itself
     last: bool = True  # the last part of the step's batch, where it comes in parts
     partner_targets: Tensor | None = None  # (b, c) of the images mixed into `images`; None: not mixed
     partner_known: Tensor | None = None  # (b, c)

@@ -1,28 +1,39 @@
 """The state of a run: built from its settings, saved, restored, scored and finished."""
 
+import contextlib
 import hashlib
 import json
 import sys
 import time
+import warnings
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.parallel import DistributedDataParallel
 
 from percentmatch import __version__
 from percentmatch.augment import fused_views, mix
-from percentmatch.checkpoint import Saver, load_checkpoint, write_atomic, write_json
+from percentmatch.checkpoint import BAD_STATE, Saver, write_atomic, write_json
 from percentmatch.config import Config
 from percentmatch.data import Data, Images, Split, split_data
 from percentmatch.decide import decide
 from percentmatch.device import Sender
-from percentmatch.distributed import is_distributed
-from percentmatch.errors import UserError
+from percentmatch.distributed import (
+    gather_shares,
+    is_distributed,
+    is_main,
+    least_over_ranks,
+    mean_over_ranks,
+    num_ranks,
+    wait_for_all,
+)
+from percentmatch.errors import UserError, several
 from percentmatch.evaluate import BATCH, evaluate, logits, probabilities
 from percentmatch.graph import Replay
 from percentmatch.loader import Loader
-from percentmatch.meter import Meter
+from percentmatch.meter import Meter, all_finite
 from percentmatch.methods import build_method
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import pseudo_label_quality
@@ -31,6 +42,7 @@ from percentmatch.optim import Ema, build_optimizer, device_options, lr_at
 from percentmatch.records import Facts, PseudoLabels
 from percentmatch.run_folder import RunFolder
 
+MANY = 1000  # classes; of more, the log tells in fewer rows what each does, so that it grows no further
 INIT, REFRESH = 1_000_003, 1_000_033  # streams of the model's initial weights, and of dropout while the pool is scored
 
 
@@ -52,22 +64,23 @@ class Run:
         whole = set(self.split.test) == set(data.test.ids)
         self.test = data.test if whole else data.test.part(self.split.test)
         self.validation = data.pool.part(self.split.validation)
-        labeled = data.pool.part(self.split.labeled)
+        labeled = data.pool.labels.select(data.pool.rows(self.split.labeled))
         self.num_classes = len(data.pool.class_names)
-        self.facts = Facts.from_targets(
-            labeled.targets,
-            labeled.known,
-            num_unlabeled=len(self.split.unlabeled),
+        self.facts = Facts(
+            labeled.targets.in_columns().double(),
+            labeled.known.in_columns().double(),
+            num_labeled=len(self.split.labeled),
+            num_unlabeled=None if data.stream else len(self.split.unlabeled),
             total_steps=config.total_steps,
             unlabeled_batch=config.labeled_batch * config.unlabeled_ratio,
         )
         self.method = build_method(config.method, self.facts, config.task, config.options).to(device)
-        if self.method.views and not self.split.unlabeled:
+        if self.method.views and not self.split.unlabeled and not data.stream:
             raise UserError(
                 f"method '{config.method}' needs unlabeled images; give some by --unlabeled, ask for fewer "
                 "--labeled, or take --method supervised"
             )
-        starts = not (resumed and folder.checkpoint.exists()) or self.method.restarts  # then weights are asked for
+        starts = not (resumed and folder.has_checkpoint) or self.method.restarts  # then weights are asked for
         self.model: Classifier = self._new_model(config.weights if starts else "none", first_step=0)
         self.card = Card(
             backbone=config.backbone,
@@ -86,7 +99,10 @@ class Run:
         self.sender, self.saver = Sender(device), Saver()
         self._new_followers()
         mean, std = self.model.mean, self.model.std
-        self.loader = Loader(config, data.pool, self.split, views=self.method.views, mean=mean, std=std, device=device)
+        views = self.method.views
+        self.loader = Loader(
+            config, data.pool, self.split, views=views, mean=mean, std=std, device=device, stream=data.stream
+        )
         self.meter = Meter()
         self.step, self.drawn_ahead = 0, {}
         self.seconds, self.began = 0.0, time.monotonic()
@@ -103,6 +119,10 @@ class Run:
             dropout=config.dropout,
         )
         model = model.to(self.device).to(memory_format=torch.channels_last)  # faster on CPU and GPU
+        if config.precision == "float64":
+            model = model.double()
+        if is_distributed() and self.device.type == "cuda":
+            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
         if config.compile:
             model.compile()
         elif self.can_replay:  # launched one by one, the kernels of a quick model would keep the host too busy
@@ -114,6 +134,10 @@ class Run:
         self.ema = Ema(self.model, self.config.ema_decay)
         self.optimizer = build_optimizer(self.model, self.config, self.device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
+        self.student: nn.Module = self.model  # what a step calls: its gradient is the mean over ranks
+        if is_distributed():
+            with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of a name that torch 2.11 lacks
+                self.student = DistributedDataParallel(self.model, broadcast_buffers=False)  # see `average_buffers`
         self.replay = Replay(self.device) if self.can_replay else None
 
     @property
@@ -148,7 +172,7 @@ class Run:
         if self.method.restarts:
             self.model = self._new_model(self.config.weights, first_step=step)
             self._new_followers()
-        self.folder.append({"step": step + 1, "kind": "refresh", "restarted": self.method.restarts})
+        self.write_row({"step": step + 1, "kind": "refresh", "restarted": self.method.restarts})
 
     @torch.no_grad()
     def probabilities(
@@ -156,7 +180,7 @@ class Run:
     ) -> tuple[Tensor, Tensor | None]:
         """Scores of the unlabeled images, see `methods.base.Pool`."""
         network = self.model if model == "student" else self.ema.model
-        means, deviations = [], []
+        means, deviations, empty = [], [], torch.zeros(0, self.num_classes, device=self.device)
         mode = dropout_on(network) if dropout_passes else evaluating(network)
         with mode, torch.compiler.set_stance("force_eager"):  # compiled for training only
             for images in self.loader.unlabeled_images(BATCH):
@@ -164,7 +188,9 @@ class Run:
                 scores = torch.stack(passes)  # (passes, n, c)
                 means.append(scores.mean(0))
                 deviations.append(scores.std(0, correction=0))
-        return torch.cat(means), torch.cat(deviations) if dropout_passes else None
+        total = len(self.loader.unlabeled)
+        mean, deviation = (gather_shares(torch.cat([empty, *parts]), total) for parts in (means, deviations))
+        return mean, deviation if dropout_passes else None
 
     @property
     def images_per_step(self) -> int:
@@ -173,18 +199,24 @@ class Run:
         return self.config.labeled_batch * (1 + self.config.unlabeled_ratio * views)
 
     def autocast(self) -> torch.autocast:
-        wanted = {"auto": self.device.type == "cuda", "float32": False, "bfloat16": True}[self.config.precision]
+        wanted = self.config.precision == "bfloat16" or (self.config.precision == "auto" and self.device.type == "cuda")
         return torch.autocast(self.device.type, dtype=torch.bfloat16, enabled=wanted)
+
+    def no_exchange(self, micro: int) -> contextlib.AbstractContextManager[None]:
+        """Before the last part of a step the ranks need not agree on a gradient."""
+        waits = isinstance(self.student, DistributedDataParallel) and micro < self.config.accumulate - 1
+        return self.student.no_sync() if waits else contextlib.nullcontext()
 
     def unseen_classes(self) -> list[str]:
         names = self.test.class_names
         return [name for name, unseen in zip(names, self.facts.unseen.tolist(), strict=True) if unseen]
 
-    def audit(self, pseudo: PseudoLabels | None, index: Tensor | None) -> dict[str, Tensor]:
+    def audit(self, pseudo: PseudoLabels | None, truth: tuple[Tensor, Tensor] | None) -> dict[str, Tensor]:
         """What the log says of the pseudo-labels, class by class, with their truth where it is known."""
-        if pseudo is None or index is None:
+        if pseudo is None:
             return {}
-        quality = pseudo_label_quality(pseudo.targets, pseudo.mask, *self.loader.truth(index))
+        quality = pseudo_label_quality(pseudo.targets, pseudo.mask, *truth) if truth else {}
+        quality = {name: count * num_ranks() for name, count in quality.items()}  # the mean over ranks is then the sum
         thresholds = {"upper": pseudo.upper, "lower": pseudo.lower, "gap": pseudo.gap}
         return {
             **{name: value for name, value in thresholds.items() if value is not None},
@@ -198,19 +230,32 @@ class Run:
         """Write the means since the last row; returns the loss."""
         self.saver.check()
         self.check_finite()
-        means = self.meter.read()
+        means = self.meter.read(mean_over_ranks)
         losses = {name: value for name, value in means.items() if not isinstance(value, list)}
         classes = {name: value for name, value in means.items() if isinstance(value, list)}
+        rest = self.step // self.config.log_every % -(-self.num_classes // MANY)  # 0 in every row up to MANY classes
+        if rest and self.step < self.config.total_steps:
+            classes = {}
         total = sum(losses.values())
         lr = float(self.optimizer.param_groups[0]["lr"])
-        self.folder.append({"step": self.step, "kind": "train", "lr": lr, "loss": total, **losses, "classes": classes})
+        self.write_row({"step": self.step, "kind": "train", "lr": lr, "loss": total, **losses, "classes": classes})
         return total
+
+    def write_row(self, row: dict[str, Any]) -> None:
+        """To the log, once for all ranks."""
+        if is_main():
+            self.folder.append(row)
 
     def validate(self) -> float | None:
         """Score the averaged model on the validation images; returns mAP."""
         self.check_finite()
         result = self.score(self.ema.model, self.validation)
-        self.folder.append({"step": self.step, "kind": "validation", **result})
+        if self.num_classes > MANY:
+            kept = {
+                name: {key: row[key] for key in ("AP", "AUC", "positives")} for name, row in result["classes"].items()
+            }
+            result |= {"classes": kept}
+        self.write_row({"step": self.step, "kind": "validation", **result})
         return result["mAP"]
 
     def score(self, model: nn.Module, images: Images) -> dict[str, Any]:
@@ -220,45 +265,47 @@ class Run:
 
     def check_finite(self) -> None:
         """Stop if a loss or gradient was not finite since the start (waits for the device)."""
-        found = self.meter.first_bad()
-        if found:
-            names, step = found
-            self.saver.wait()
-            kept = f"'{self.folder.checkpoint}' holds the last good state" if self.folder.checkpoint.exists() else ""
-            advice = "start a new run with a lower --lr or with --clip-grad 1"
-            raise UserError(f"{names} not finite in step {step + 1}; {kept + ', ' if kept else ''}{advice}")
+        if found := self.meter.first_bad(least_over_ranks):
+            raise self._diverged(f"{found[0]} not finite in step {found[1] + 1}")
+
+    def _diverged(self, what: str) -> UserError:
+        self.saver.wait()
+        kept = f"'{self.folder.checkpoint}' holds the last good state, " if self.folder.checkpoint.exists() else ""
+        return UserError(f"{what}; {kept}start a new run with a lower --lr or with --clip-grad 1")
 
     def save(self) -> None:
+        """Have a checkpoint written, unless the state is not worth keeping."""
         self.check_finite()
+        if not all_finite(self.model.state_dict()):
+            raise self._diverged(f"weights not finite after step {self.step}")
         self.seconds, self.began = self.seconds + time.monotonic() - self.began, time.monotonic()
-        self.saver.save(self.folder.checkpoint, self.state())
+        state = self.state()  # all ranks have a part in it
+        if is_main():
+            self.saver.save(self.folder.checkpoint, state, self.folder.previous)
 
     def state(self) -> dict[str, Any]:
         return {
             "step": self.step,
             "seconds": self.seconds,
+            "log": self.folder.log_mark(),
+            "settings": self.config.to_dict(),
             "split": self.split.digest,
             "labels": self.labels,
             "model": self.model.state_dict(),
             "ema": self.ema.model.state_dict(),
             "optimizer": self.optimizer.state_dict(),
             "method": self.method.state_dict(),
-            "meter": self.meter.state_dict(),
+            "meter": self.meter.state_dict(mean_over_ranks),
         }
 
     def restore(self) -> None:
-        """Take up the last checkpoint, or begin at step 0 if the run ended before its first."""
-        self.folder.complete(self.split, self.device)
-        if not self.folder.checkpoint.exists():
-            reached = max((row["step"] for _, row in self.folder.read_log()), default=0)
-            if reached > 2 * self.config.save_every:  # the first is in its place before the second is begun
-                raise UserError(
-                    f"'{self.folder.checkpoint}' is missing though the log reaches step {reached}; put it back"
-                )
-            print(f"no checkpoint in '{self.folder.path}' yet: beginning at step 0", file=sys.stderr)
-        else:
-            state = load_checkpoint(self.folder.checkpoint, self.device)
+        """Take up the newest whole checkpoint, or begin at step 0 if the run ended before its first."""
+        if is_main():
+            self.folder.complete(self.split, self.device)
+        state, why = self.folder.newest(self.device, save_every=self.config.save_every)
+        if state:
             try:
+                self.folder.refuse_other(state.get("settings", {}), self.config.to_dict())  # if its file was changed
                 if state["split"] != self.split.digest:
                     raise UserError(
                         f"'{self.folder.checkpoint}' belongs to a run on other images; choose another --out"
@@ -275,12 +322,23 @@ class Run:
                 self.optimizer.load_state_dict(state["optimizer"])
                 self.method.load_state_dict(state["method"])
                 self.meter.load_state_dict(state["meter"])
-                self.step, self.seconds = state["step"], state["seconds"]
-            except (KeyError, RuntimeError, ValueError, TypeError) as error:
+                self.step, self.seconds = int(state["step"]), float(state["seconds"])
+            except BAD_STATE as error:
                 raise UserError(
                     f"'{self.folder.checkpoint}' is the checkpoint of another model or method; choose another --out"
                 ) from error
-        self.folder.keep_log(self.step)
+        wait_for_all()  # until all have read it
+        if is_main():
+            self.folder.go_on_from(state, why)
+            if not self.folder.log_bytes:
+                self.write_start()
+
+    def write_start(self) -> None:
+        """The first row of the log."""
+        unseen = self.unseen_classes()
+        self.write_row({"step": 0, "kind": "start", "split": self.split.digest, "unseen_classes": unseen})
+        if unseen and is_main():
+            print(f"no labeled image shows {several(unseen)}: never a positive pseudo-label", file=sys.stderr)
 
     def finish(self) -> dict[str, Any]:
         """Score the last iterate, once, on validation and test images, and write the model with its decisions."""
@@ -291,7 +349,8 @@ class Run:
             labels = self.validation.scoring_labels(count_difficult=False)
             if decided := decide(found, *labels, task=card.task, class_names=card.class_names):
                 card, summary = replace(card, decisions=decided[0]), decided[1]
-        write_atomic(self.folder.model, classifier_bytes(self.ema.model, card))
+        if is_main():
+            write_atomic(self.folder.model, classifier_bytes(self.ema.model, card))
         parts = {"validation": self.validation, "test": self.test}
         metrics = {
             "method": self.config.method,
@@ -306,7 +365,10 @@ class Run:
             },
             **summary,
         }
-        write_json(self.folder.metrics, metrics)
+        if is_main():
+            self.saver.wait()  # only a run whose last checkpoint is there is finished
+            self.folder.previous.unlink(missing_ok=True)
+            write_json(self.folder.metrics, metrics)
         return metrics
 
 
@@ -315,6 +377,6 @@ def labels_digest(data: Data, split: Split) -> str:
     digest = hashlib.sha256(json.dumps(data.pool.class_names).encode())
     for images, ids in ((data.pool, (*split.labeled, *split.unlabeled, *split.validation)), (data.test, split.test)):
         rows = images.rows(ids)
-        for labels in (images.targets * images.known, images.known, images.difficult):
-            digest.update(labels[rows].numpy())
+        for piece in images.labels.bytes_of(rows):
+            digest.update(piece)
     return digest.hexdigest()[:16]

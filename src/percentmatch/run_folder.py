@@ -1,38 +1,82 @@
 """The folder of a run, the contract between training and everything that reads a run afterwards."""
 
+import hashlib
 import json
 import os
 import platform
 import subprocess
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 import yaml
 
 from percentmatch import __version__
-from percentmatch.checkpoint import cannot_write, read_json, write_atomic, write_json
-from percentmatch.config import Config
+from percentmatch.checkpoint import (
+    BAD_STATE,
+    cannot_write,
+    load_checkpoint,
+    read_json,
+    refuse_constant,
+    write_atomic,
+    write_json,
+)
+from percentmatch.config import Config, flat
 from percentmatch.data.detect import detected
+from percentmatch.data.shards import names_shards
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
+from percentmatch.files import MOST_YAML, parse_yaml, read_plain
 
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError)  # what a check of values raises
+MOST = 1e300  # beyond any number that a run writes
 PLACES = ("root", "labels", "images")  # of what a run is scored on
+ALWAYS_THERE = ("data", "method", "seed")  # the first, one in the middle and one of the last: the file is whole
 # settings that a resumed run may change
 MAY_CHANGE = (*PLACES, "unlabeled", "split_file", "device", "images_on", "cuda_graph", "compile", "verify_cache")
+MAY_CHANGE += ("skip_bad_images",)  # the images left in the split must still be the same
 
 
 class RunFolder:
-    """config.yaml, split.json, environment.json, log.jsonl, last.pt, model.safetensors, metrics.json."""
+    """config.yaml, split.json, environment.json, log.jsonl, last.pt, model.safetensors, metrics.json.
+
+    Until the run is finished, previous.pt is the checkpoint before last.pt. In a `with` block, `hold` keeps others out.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config, self.split, self.environment = path / "config.yaml", path / "split.json", path / "environment.json"
-        self.log, self.checkpoint = path / "log.jsonl", path / "last.pt"
+        self.log, self.checkpoint, self.previous = path / "log.jsonl", path / "last.pt", path / "previous.pt"
         self.model, self.metrics = path / "model.safetensors", path / "metrics.json"
         self.readers: list[Callable[[dict[str, Any]], None]] = []  # get each row that is written to the log
+        self.log_bytes, self.log_hash = 0, hashlib.blake2b(digest_size=16)  # of what was kept and written
+        self.entered, self.held = False, None
+
+    def __enter__(self) -> Self:
+        self.entered = True
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.held is not None:
+            os.close(self.held)
+        self.entered, self.held = False, None
+
+    def hold(self) -> None:
+        """Until the block or the process ends, nobody else writes here. Some network disks cannot promise that."""
+        if not self.entered or self.held is not None or sys.platform == "win32":
+            return
+        import fcntl
+
+        self.held = os.open(self.path, os.O_RDONLY)
+        try:
+            fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UserError(f"another process is at work in '{self.path}'; wait until it ends, or end it") from None
+        except OSError:
+            return
 
     def check_new(self) -> None:
         """Refuse a folder that holds anything: nobody's results are overwritten."""
@@ -41,7 +85,7 @@ class RunFolder:
                 raise UserError(f"'{self.path}' is a file; choose another --out")
             if self.config.exists():
                 raise UserError(f"'{self.path}' already holds a run; continue it with --resume or choose another --out")
-            if self.path.exists() and any(self.path.iterdir()):
+            if self.path.exists() and any(not is_rest(each) for each in self.path.iterdir()):
                 raise UserError(f"'{self.path}' is not empty; choose another --out")
         except OSError as error:
             raise UserError(f"cannot look into '{self.path}': {error.strerror}; choose another --out") from error
@@ -51,6 +95,7 @@ class RunFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
+        self.hold()
         names = (*PLACES, "unlabeled")
         here = {name: os.path.abspath(place) for name in names if (place := getattr(config, name))}
         config = replace(config, **here)  # found from any working directory
@@ -59,6 +104,7 @@ class RunFolder:
 
     def complete(self, split: Split, device: torch.device) -> None:
         """Write what a fault at the start may have left out; refuse another run's split."""
+        self.hold()
         if not self.environment.exists():
             write_json(self.environment, environment(device))
         if not self.split.exists():
@@ -67,13 +113,24 @@ class RunFolder:
             raise UserError(f"'{self.split}' names other images than the run's settings; choose another --out")
 
     def read_config(self) -> Config:
+        """The settings of the run; one that an older version did not know yet has its default."""
         if not self.config.exists():
             raise UserError(f"'{self.path}' holds no run (it has no config.yaml)")
         values = read_yaml(self.config)
-        missing = sorted(Config().to_dict().keys() - values.keys())
-        if missing:
+        if missing := [name for name in ALWAYS_THERE if name not in values]:
             raise UserError(f"'{self.config}' is damaged: it lacks {', '.join(missing)}")
+        usual = Config().to_dict()
+        known = {*usual, *flat(usual)}
+        if strange := [name for name in flat(values) if name not in known and not name.startswith("options.")]:
+            raise UserError(
+                f"'{self.config}' has the setting '{strange[0]}', which percentmatch {__version__} does not know; the "
+                f"run was made by {self._maker()}, so use that version or a newer one"
+            )
         return Config.from_dict(values, source=str(self.config))
+
+    def _maker(self) -> str:
+        version = read_json(self.environment).get("percentmatch") if self.environment.exists() else None
+        return f"percentmatch {version or 'of a version that it does not tell'}"
 
     def read_moved(self, moved: Mapping[str, Any]) -> Config:
         """The settings to score with, the run's data where it is now; unlabeled images need not be there."""
@@ -83,47 +140,57 @@ class RunFolder:
         config = Config.from_dict({**self.read_config().to_dict(), **moved}, source="--set")
         for name in PLACES:
             place = getattr(config, name)
-            if place and not os.path.exists(place):
+            if place and not os.path.exists(place) and not names_shards(place):
                 raise UserError(
                     f"the run's {name}, {place}, is not there; put it back, or say where it is now by --set {name}=PATH"
                 )
-        return config if os.path.exists(config.unlabeled) else replace(config, unlabeled="")
+        keep = os.path.exists(config.unlabeled) and not names_shards(config.unlabeled)  # nobody scores a stream
+        return config if keep else replace(config, unlabeled="")
 
     def check_same(self, config: Config) -> None:
         """Refuse to resume with other settings than the run began with."""
-        mine, theirs = self.read_config().to_dict(), detected(config).to_dict()
-        for name in mine:
-            if name not in MAY_CHANGE and mine[name] != theirs[name]:
+        self.refuse_other(self.read_config().to_dict(), detected(config).to_dict())
+
+    def refuse_other(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
+        """Refuse settings that have changed; one that the other version does not know is none."""
+        for name in then:
+            if name in now and name not in MAY_CHANGE and then[name] != now[name]:
                 raise UserError(
-                    f"'{self.path}' was begun with {name}={mine[name]}, not {theirs[name]}; resume with the same "
+                    f"'{self.path}' was begun with {name}={then[name]}, not {now[name]}; resume with the same "
                     "settings or choose another --out"
                 )
+
+    def read_metrics(self) -> dict[str, Any]:
+        """metrics.json, whose scores are numbers."""
+        return read_sound(self.metrics, _check_metrics)
 
     def read_split(self) -> Split:
         return Split.from_values(read_json(self.split), str(self.split))
 
     def append(self, row: dict[str, Any]) -> None:
-        line = json.dumps(row, allow_nan=False) + "\n"
+        line = (json.dumps(row, allow_nan=False) + "\n").encode()
         try:
-            with open(self.log, "a") as file:
+            with open(self.log, "ab") as file:
                 file.write(line)
                 file.flush()
                 os.fsync(file.fileno())
         except OSError as error:
             raise cannot_write(self.log, error) from error
+        self.log_bytes += len(line)
+        self.log_hash.update(line)
         for read in self.readers:
             read(row)
 
     def read_log(self) -> list[tuple[str, dict[str, Any]]]:
         """Each line with what it says; only the last may be torn, and is left out."""
         try:
-            lines = self.log.read_text(encoding="utf-8").splitlines(keepends=True) if self.log.exists() else []
+            lines = read_plain(self.log).decode().splitlines(keepends=True) if self.log.exists() else []
         except (OSError, UnicodeDecodeError) as error:
             raise UserError(f"'{self.log}' is damaged ({type(error).__name__})") from error
         rows = []
         for number, line in enumerate(lines, start=1):
             try:
-                row = json.loads(line)
+                row = json.loads(line, parse_constant=refuse_constant)
                 row["step"] + 0
             except (ValueError, TypeError, KeyError, RecursionError):
                 if number < len(lines):
@@ -134,23 +201,130 @@ class RunFolder:
             rows.append((line, row))
         return rows
 
-    def keep_log(self, steps: int) -> None:
-        """Drop rows later than `steps` and a torn last one, so that a resumed run writes them again."""
-        kept = [line for line, row in self.read_log() if row["step"] <= steps]
-        write_atomic(self.log, "".join(kept).encode())
+    def log_mark(self) -> list[int | str]:
+        """How long the log is and what it holds, for the checkpoint that goes with it."""
+        return [self.log_bytes, self.log_hash.hexdigest()]
+
+    def newest(self, device: torch.device, *, save_every: int) -> tuple[dict[str, Any] | None, str]:
+        """The newest checkpoint that is whole, with the log up to it, and why it is not last.pt; None before the first.
+
+        Nothing is changed.
+        """
+        reasons = [] if self.checkpoint.exists() else [f"'{self.checkpoint}' is missing"]
+        for place in filter(Path.exists, (self.checkpoint, self.previous)):
+            try:
+                state = load_checkpoint(place, device)
+                if "log" in state and self._hash_log(state["log"][0]).hexdigest() != state["log"][1]:
+                    raise UserError(f"'{self.log}' does not begin as it did when '{place}' was written")
+                return state, f"{reasons[0]}; going on from '{place}', step {state['step']}" if reasons else ""
+            except UserError as error:
+                reasons.append(str(error))
+            except BAD_STATE as error:
+                reasons.append(f"'{place}' is not the checkpoint of a run ({type(error).__name__})")
+        if self.has_checkpoint:
+            raise UserError(f"{' and '.join(reasons)}; put a copy of it back, or start anew in another --out")
+        reached = max((row["step"] for _, row in self.read_log()), default=0)
+        if reached > 2 * save_every:  # the first is in its place before the second is begun
+            raise UserError(f"'{self.checkpoint}' is missing though the log reaches step {reached}; put it back")
+        return None, f"no checkpoint in '{self.path}' yet: beginning at step 0"
+
+    def go_on_from(self, state: dict[str, Any] | None, why: str) -> None:
+        """Put the files in the state of this checkpoint of `newest`, or at step 0: the run writes later rows again."""
+        if why:
+            print(why, file=sys.stderr)
+        try:
+            if state and why:
+                os.replace(self.previous, self.checkpoint)
+            if state and "log" in state:
+                self.log.touch()
+                os.truncate(self.log, state["log"][0])
+            else:  # no checkpoint yet, or one of an older version
+                step = state["step"] if state else 0
+                kept = [line for line, row in self.read_log() if row["step"] <= step and line.endswith("\n")]
+                write_atomic(self.log, "".join(kept).encode())
+            self.log_bytes = self.log.stat().st_size
+            self.log_hash = self._hash_log(self.log_bytes)
+        except OSError as error:
+            raise cannot_write(self.log, error) from error
+
+    @property
+    def has_checkpoint(self) -> bool:
+        return self.checkpoint.exists() or self.previous.exists()
+
+    def _hash_log(self, length: int) -> "hashlib.blake2b":
+        """Of the first bytes of the log, which may be larger than memory; where there is none yet, of nothing."""
+        digest = hashlib.blake2b(digest_size=16)
+        if not self.log.exists():
+            return digest
+        try:
+            with open(self.log, "rb") as file:
+                while length > 0 and (part := file.read(min(length, 1 << 20))):
+                    digest.update(part)
+                    length -= len(part)
+        except OSError as error:
+            raise UserError(f"'{self.log}' cannot be read ({type(error).__name__})") from error
+        return digest
+
+
+def is_rest(path: Path) -> bool:
+    """Whether it is what an interrupted write left behind."""
+    return path.name.startswith(".") and path.name.endswith(".part")
+
+
+def read_sound(path: Path, check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
+    """A JSON file in which `check` finds what it looks for."""
+    values = read_json(path)
+    try:
+        check(values)
+    except DAMAGE as error:
+        raise UserError(f"'{path}' is damaged ({type(error).__name__}: {error}); restore the file") from None
+    return values
+
+
+def _check_metrics(metrics: dict[str, Any]) -> None:
+    check_numbers(metrics, "step", "minutes", "seed")
+    for part in ("validation", "test"):
+        for weights in ("ema", "model") if part in metrics else ():
+            check_scores(metrics[part][weights])
+    if "calibration" in metrics:
+        check_numbers(metrics["calibration"], "ece_before", "ece_after")
+
+
+def check_scores(scores: dict[str, Any]) -> None:
+    check_numbers(scores, "num_images")
+    for name in ("mAP", "AUC"):
+        check_number(scores[name])
+    for name in ("mAP_11point", "accuracy"):
+        check_number(scores.get(name))
+    for values in scores["classes"].values():
+        for name in ("AP", "AUC", "positives"):
+            check_number(values[name])
+
+
+def check_numbers(row: dict[str, Any], *names: str) -> None:
+    """Raise one of DAMAGE where a name is missing or no number."""
+    for name in names:
+        check_number(row[name])
+        if row[name] is None:
+            raise ValueError(f"{name} is null")
+
+
+def check_number(value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.40} is no number")
+    if not abs(value) < MOST:
+        raise ValueError(f"{value!r:.40} is no finite number")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:
     try:
-        values = yaml.safe_load(path.read_text(encoding="utf-8"))
+        values = parse_yaml(read_plain(path, MOST_YAML).decode("utf-8-sig"), f"'{path}'")
     except FileNotFoundError:
         raise UserError(f"there is no config file '{path}'") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read '{path}': {error}") from None
-    except RecursionError:
-        raise UserError(f"'{path}' is nested too deeply to be a config") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise UserError(f"'{path}' is not valid YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}") from None
     if not isinstance(values, dict | None):
         raise UserError(f"'{path}' must hold names and values, such as 'lr: 0.001'")
     return values or {}

@@ -6,11 +6,19 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from percentmatch.errors import several, visible
 from percentmatch.methods import METHODS, method_row, options_of
+
+MOST_ROWS = 1000
 
 
 def percent(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.2f}"
+
+
+def cell(name: str) -> str:
+    """The name of a class or file in a table: no part of it is read as markup, or steers the terminal."""
+    return escape(visible(name))
 
 
 def show_methods() -> None:
@@ -32,13 +40,20 @@ def show_method(name: str) -> None:
     print("\nSet one with --option NAME=VALUE, or under `options:` in a config file.")
 
 
+def first(classes: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The classes that a table shows; says so where they are not all."""
+    if len(classes) > MOST_ROWS:
+        print(f"the first {MOST_ROWS} of {len(classes):,} classes:")
+    return list(classes.items())[:MOST_ROWS]
+
+
 def show_scores(scores: dict[str, Any]) -> None:
     table = Table("class", box=None)
     for column in ("AP", "AUC", "11-point AP", "positives"):
         table.add_column(column, justify="right")
-    for name, row in scores["classes"].items():
+    for name, row in first(scores["classes"]):
         values = (percent(row[key]) for key in ("AP", "AUC", "AP_11point"))
-        table.add_row(escape(name), *values, str(row["positives"]))
+        table.add_row(cell(name), *values, str(row["positives"]))
     table.add_section()
     table.add_row("mean", *(percent(scores[key]) for key in ("mAP", "AUC", "mAP_11point")), "")
     Console().print(table)
@@ -49,7 +64,7 @@ def show_scores(scores: dict[str, Any]) -> None:
         print(f"With difficult pairs counted as positive: {shown}  11-point mAP {percent(counted['mAP_11point'])}")
     for key, what in (("left_out_AP", "positives"), ("left_out_AUC", "positives or negatives")):
         if scores[key]:
-            print(f"Left out of the mean for want of {what}: {', '.join(scores[key])}")
+            print(f"Left out of the mean for want of {what}: {visible(several(scores[key]))}")
     if scores["num_pairs_ignored"]:
         print(f"{scores['num_pairs_ignored']} pairs of image and class were ignored (label unknown or difficult)")
 
@@ -64,19 +79,19 @@ def show_decisions(summary: dict[str, Any]) -> None:
     table = Table("class", box=None)
     for column in ("positives", "threshold", "precision", "recall", "F1"):
         table.add_column(column, justify="right")
-    for name, row in decisions["classes"].items():
+    for name, row in first(decisions["classes"]):
         reached = (percent(row[key]) for key in ("precision", "recall", "F1"))
-        table.add_row(escape(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
+        table.add_row(cell(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
     Console().print(table)
-    print(f"Thresholds for the best {decisions['aim']}" if decisions["aim"] == "F1" else f"Aim: {decisions['aim']}")
+    print(f"Thresholds for {'the best F1' if decisions['aim'] == 'F1' else decisions['aim']}")
     notes = {
-        "missed": "Not reached, the nearest is taken",
-        "few_positives": "Chosen by probabilities, for want of positives",
-        "without_positives": "Without a positive, threshold 0.5",
+        "missed": "Not reached, so the nearest is taken",
+        "few_positives": "Few positives, so thresholds and figures are what the probabilities expect",
+        "without_positives": "Without a positive, so the threshold is 0.5",
     }
     for key, note in notes.items():
         if decisions[key]:
-            print(f"{note}: {', '.join(decisions[key])}")
+            print(f"{note}: {visible(several(decisions[key]))}")
 
 
 def show_stats(facts: dict[str, Any]) -> None:
@@ -89,13 +104,15 @@ def show_stats(facts: dict[str, Any]) -> None:
     table = Table("class", box=None)
     for column in ("prevalence, %", "positives", "negatives", "difficult", "unknown"):
         table.add_column(column, justify="right")
-    for name, row in facts["classes"].items():
+    for name, row in first(facts["classes"]):
         counts = (f"{row[key]:,}" for key in ("positives", "negatives", "difficult", "unknown"))
-        table.add_row(escape(name), percent(row["prevalence"]), *counts)
+        table.add_row(cell(name), percent(row["prevalence"]), *counts)
     Console().print(table)
     names, together = list(facts["classes"]), facts["co_occurrence"]
+    if together is None:  # too many classes
+        return
     pairs = [(together[a][b], a, b) for a in range(len(names)) for b in range(a) if together[a][b]]
     if pairs:
         print("\nMost often together:")
     for count, a, b in sorted(pairs, reverse=True)[:10]:
-        print(f"  {names[b]} and {names[a]}: {count:,}")
+        print(visible(f"  {names[b]} and {names[a]}: {count:,}"))

@@ -8,12 +8,11 @@ from typing import Any
 
 import torch
 from rich.console import Console
-from rich.markup import escape
 from rich.table import Table as Printed
 from torch import Tensor
 from torch.nn import functional as F
 
-from percentmatch.checkpoint import read_json, replacing
+from percentmatch.checkpoint import replacing
 from percentmatch.config import Config
 from percentmatch.data import Data, load_data, read_manifest
 from percentmatch.data.cache import Progress
@@ -27,7 +26,7 @@ from percentmatch.errors import UserError
 from percentmatch.evaluate import BATCH, logits
 from percentmatch.models import Card, Classifier, load_classifier
 from percentmatch.run_folder import RunFolder
-from percentmatch.show import percent
+from percentmatch.show import cell, first, percent
 
 CANDIDATES = 3  # for each image asked for, among which those are chosen that differ
 LEAST_WEAKNESS = 0.05  # of a class with a perfect AP
@@ -59,7 +58,12 @@ def suggest(
     config = folder.read_config() if data else folder.read_moved(moved or {})
     if not folder.metrics.exists():
         raise UserError(f"the run in '{run}' has not finished; continue it by train --out {run} --resume")
-    split, metrics = folder.read_split(), read_json(folder.metrics)
+    split, metrics = folder.read_split(), folder.read_metrics()
+    if split.stream:
+        raise UserError(
+            f"the run in '{run}' streamed its unlabeled images, which have no rows to choose from; train on some of "
+            "them as files, by --unlabeled FOLDER"
+        )
     if not split.unlabeled:
         raise UserError(f"the run in '{run}' has no unlabeled images to choose from; train with --unlabeled")
     unlabeled = folder.read_config().unlabeled
@@ -79,14 +83,14 @@ def suggest(
     probabilities = probabilities_of(torch.cat(found), card).float()  # (n, c)
     if probabilities.isnan().any():
         raise UserError(f"the model in '{run}' gives probabilities that are not a number (NaN): training has diverged")
-    positives = (pool.targets[labeled] * pool.known[labeled]).sum(0, dtype=torch.float32)  # (c,)
+    positives = pool.labels.targets.select(labeled).in_columns().float()  # (c,)
     scores: dict[str, Any] = metrics["validation"]["ema"] if "validation" in metrics else {"AUC": None, "classes": {}}
     if scores["AUC"] is not None and scores["AUC"] < WEAK_RUN:
         say(
             f"this run still ranks poorly (validation AUC {percent(scores['AUC'])}), so its list may be worse than a "
             "random one; begin from pretrained weights, or label some at random first"
         )
-    aps = [scores["classes"][name]["AP"] if scores["classes"] else None for name in card.class_names]
+    aps = [scores["classes"][name]["AP"] if name in scores["classes"] else None for name in card.class_names]
     weak = torch.tensor([1 - (ap or 0.0) for ap in aps]).clamp(min=LEAST_WEAKNESS)  # (c,)
 
     number = min(number, len(rows))
@@ -95,7 +99,7 @@ def suggest(
     near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, place)).amin(1)
     chosen = likely[pick(probabilities[likely], positives, weak, number, vectors=vectors, near=near)]
     ids = [split.unlabeled[row] for row in chosen.tolist()]
-    _write(out, ids, None if data or config.data == "scenes" else config, say)
+    _write(out, ids, None if data or config.data == "scenes" else config)
     expected, usual = probabilities[chosen].sum(0).tolist(), (number * probabilities.mean(0)).tolist()
     counts = zip(card.class_names, aps, positives.long().tolist(), expected, usual, strict=True)
     names = ("AP", "labeled", "expected", "at_random")
@@ -152,10 +156,10 @@ def embed(model: Classifier, pixels: Tensor, rows: Tensor, card: Card, device: t
     return F.normalize(torch.cat(seen))
 
 
-def _write(out: Path, ids: list[str], config: Config | None, say: Callable[[str], None]) -> None:
+def _write(out: Path, ids: list[str], config: Config | None) -> None:
     """The list, in the columns of the user's file if that is a CSV file. Without a config, images are ids."""
     table, mark = _own_table(config) if config else (None, ",")
-    names, sources = _named(ids, config) if config else (ids, [])
+    names = _named(ids, config) if config else ids
     header = table.header if table else ["image", "labels"]
     image, labels = (table.image, table.labels) if table else (0, 1)
     with replacing(out) as file:
@@ -167,9 +171,6 @@ def _write(out: Path, ids: list[str], config: Config | None, say: Callable[[str]
             if labels != NOWHERE:
                 cells[labels] = NOTHING_KNOWN  # an empty cell would say: none of the classes
             writer.writerow(cells)
-    held = sum(source.startswith(f"{table.file}, line ") for source in sources) if table else 0
-    if table and held:
-        say(f"{held} of the images have a row in {table.file} already; fill in that row instead of adding a second one")
 
 
 def _own_table(config: Config) -> tuple[Table | None, str]:
@@ -183,8 +184,8 @@ def _own_table(config: Config) -> tuple[Table | None, str]:
     return (None, ",") if is_export(table) else (table, mark)
 
 
-def _named(ids: list[str], config: Config) -> tuple[list[str], list[str]]:
-    """The images as `train` finds them, from --images, --root or the folder of the labels, and where each was named."""
+def _named(ids: list[str], config: Config) -> list[str]:
+    """The images as `train` finds them, from --images, --root or the folder of the labels."""
     labels = Path(config.labels)
     base = Path(config.images or config.root or (labels if labels.is_dir() else labels.parent))
     manifest = read_manifest(config, say=lambda _: None)
@@ -193,7 +194,7 @@ def _named(ids: list[str], config: Config) -> tuple[list[str], list[str]]:
     for name, path in zip(ids, (manifest.paths[row] for row in rows), strict=True):
         real = os.path.join(os.path.realpath(path.parent), path.name)
         names.append(name if base / name == path else Path(os.path.relpath(real, start)).as_posix())
-    return names, [manifest.sources[row] for row in rows]
+    return names
 
 
 def show_suggestions(summary: dict[str, Any]) -> None:
@@ -201,7 +202,7 @@ def show_suggestions(summary: dict[str, Any]) -> None:
     table = Printed("class", box=None)
     for column in ("validation AP", "positives: labeled", "expected in list", "in random list"):
         table.add_column(column, justify="right")
-    for name, row in summary["classes"].items():
+    for name, row in first(summary["classes"]):
         expected = (f"{row[key]:.1f}" for key in ("expected", "at_random"))
-        table.add_row(escape(name), percent(row["AP"]), str(row["labeled"]), *expected)
+        table.add_row(cell(name), percent(row["AP"]), str(row["labeled"]), *expected)
     Console().print(table)

@@ -1,6 +1,5 @@
 """The training loop of every method. Every effect of a step is visible here."""
 
-import sys
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -11,10 +10,19 @@ import torch
 from torch import nn
 
 from percentmatch.augment import mix
-from percentmatch.checkpoint import read_json
 from percentmatch.config import Config
 from percentmatch.data import Data, detected, load_data
 from percentmatch.device import pick_device
+from percentmatch.distributed import (
+    any_rank,
+    average_buffers,
+    first_on_each_machine,
+    is_distributed,
+    is_main,
+    joined,
+    rank,
+    wait_for_all,
+)
 from percentmatch.followers import Follower, following
 from percentmatch.loader import Drawn
 from percentmatch.methods import checked_options
@@ -36,33 +44,38 @@ def train(
     """Train as `config` says into the run folder `out`; returns what metrics.json holds.
 
     `data` replaces the data the config names. With `resume` a run continues from its last checkpoint, exactly.
-    `followers` show the log elsewhere.
+    `followers` show the log elsewhere. Processes started by torchrun or srun train together, and the first one writes.
     """
-    folder = RunFolder(Path(out))
+    with joined(), RunFolder(Path(out)) as folder:
+        return _train(config, folder, resume=resume, data=data, followers=followers)
+
+
+def _train(
+    config: Config, folder: RunFolder, *, resume: bool, data: Data | None, followers: Sequence[Follower]
+) -> dict[str, Any]:
     config = replace(config, options=checked_options(config.method, config.options))
     config = detected(config) if data is None else replace(config, data="custom")
     if resume:
         folder.check_same(config)
         if folder.metrics.exists():
-            return read_json(folder.metrics)
+            return folder.read_metrics()
     else:
         folder.check_new()
     device = pick_device(config.device, deterministic=config.deterministic)
     if data is None:
-        with Counting("decoding images") as progress:
+        with Counting("decoding images") as progress, first_on_each_machine():
             data = load_data(config, progress=progress)
     run = Run(config, folder, data, device, resumed=resume)
     if resume:
         run.restore()
     else:
-        folder.create(config, run.split, device)
-        unseen = run.unseen_classes()
-        folder.append({"step": 0, "kind": "start", "split": run.split.digest, "unseen_classes": unseen})
-        if unseen:
-            print(f"no labeled image shows {', '.join(unseen)}: never a positive pseudo-label", file=sys.stderr)
+        wait_for_all()  # until all have seen that the folder is new
+        if is_main():
+            folder.create(config, run.split, device)
+        run.write_start()
 
     steps = config.total_steps
-    shown = following(followers, folder, config)
+    shown = following(followers if is_main() else (), folder, config)
     with run.saver:
         with StopRequest() as stop, shown, Report(config.method, steps, run.step, run.images_per_step) as report:
             for step in range(run.step, steps):
@@ -74,18 +87,19 @@ def train(
                     report.row(done, loss=run.log_row())
                 if config.eval_every and done % config.eval_every == 0 and len(run.validation):
                     report.row(done, mean_ap=run.validate())
-                if done % config.save_every == 0 or done == steps or stop.number:
+                asked = any_rank(stop.number)
+                if done % config.save_every == 0 or done == steps or asked:
                     run.save()
-                if stop.number and done < steps:
+                if asked and done < steps:
                     raise Stopped(
-                        f"stopped at step {done} of {steps}; continue with --out {folder.path} --resume", stop.number
+                        f"stopped at step {done} of {steps}; continue with --out {folder.path} --resume", asked
                     )
         return run.finish()  # while the last checkpoint is being written
 
 
 def train_step(run: Run, step: int) -> None:
     """One optimizer step. Nothing in it waits for the device."""
-    torch.manual_seed(mix(run.config.seed, step))  # dropout; views and samples draw by themselves
+    torch.manual_seed(mix(run.config.seed, step, *[rank()] * is_distributed()))  # dropout; views draw by themselves
     drawn = run.drawn_ahead.pop(step, None) or run.draw(step)
     sent = run.sender.send(drawn)
     run.meter.count += run.config.accumulate
@@ -102,14 +116,16 @@ def update(run: Run, drawn: Drawn, sent: Drawn) -> None:
     run.optimizer.zero_grad(set_to_none=True)
     for micro in range(config.accumulate):
         batch = run.loader.make(drawn, sent, micro)
-        with run.autocast():
-            loss = run.method(run.model, batch, run.ema.model)
-        (loss.total / config.accumulate).backward()
+        with run.no_exchange(micro):
+            with run.autocast():
+                loss = run.method(run.student, batch, run.ema.model)
+            (loss.total / config.accumulate).backward()
         run.meter.watch({f"{name} loss": part for name, part in loss.parts.items()}, batch.step)
-        run.meter.add({**loss.parts, **run.audit(loss.pseudo, batch.index)})
+        run.meter.add({**loss.parts, **run.audit(loss.pseudo, run.loader.truth(sent, micro))})
     norm = nn.utils.get_total_norm([each.grad for each in run.trained if each.grad is not None])
     if config.clip_grad:
         nn.utils.clip_grads_with_norm_(run.trained, config.clip_grad, norm)
     run.meter.watch({"gradient norm": norm}, batch.step)
     run.optimizer.step()
+    average_buffers(run.model)
     run.ema.update(run.model, sent["ema_weight"])

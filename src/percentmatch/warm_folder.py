@@ -3,13 +3,14 @@
 import os
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from percentmatch.checkpoint import write_atomic
 from percentmatch.config import PretrainSettings
 from percentmatch.errors import UserError
-from percentmatch.run_folder import MAY_CHANGE, PLACES, RunFolder, read_yaml
+from percentmatch.run_folder import PLACES, RunFolder, check_numbers, read_sound, read_yaml
 
 
 class WarmFolder:
@@ -32,6 +33,7 @@ class WarmFolder:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
+        self.run.hold()
         places = {name: getattr(settings, name) for name in (*PLACES, "unlabeled")}
         here = {name: os.path.abspath(place) for name, place in places.items() if place}
         write_atomic(self.settings, yaml.safe_dump(replace(settings, **here).to_dict(), sort_keys=False).encode())
@@ -41,12 +43,10 @@ class WarmFolder:
             raise UserError(f"'{self.path}' holds no warm start (it has no pretrain.yaml)")
         return PretrainSettings.from_dict(read_yaml(self.settings), source=str(self.settings))
 
+    def read_result(self) -> dict[str, Any]:
+        """pretrain.json, whose figures are numbers."""
+        return read_sound(self.result, lambda found: check_numbers(found, "images", "steps", "loss", "minutes"))
+
     def check_same(self, settings: PretrainSettings) -> None:
         """Refuse other settings than the warm start began with."""
-        mine, theirs = self.read_settings().to_dict(), settings.to_dict()
-        for name in mine:
-            if name not in MAY_CHANGE and mine[name] != theirs[name]:
-                raise UserError(
-                    f"'{self.path}' was begun with {name}={mine[name]}, not {theirs[name]}; resume with the same "
-                    "settings or choose another --out"
-                )
+        self.run.refuse_other(self.read_settings().to_dict(), settings.to_dict())

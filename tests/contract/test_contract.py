@@ -366,7 +366,8 @@ def learn(name: str, half: int | None = None) -> dict[str, Tensor]:
     for step in range(STEPS):
         begin(method, step)
         batch = make_batch(step)
-        loss = method(model, batch if half is None else halves(batch)[half], model)
+        mine = batch if half is None else dataclasses.replace(halves(batch)[half], uniforms=batch.uniforms)
+        loss = method(model, mine, model)
     pseudo = (
         {} if loss.pseudo is None else {f.name: getattr(loss.pseudo, f.name) for f in dataclasses.fields(loss.pseudo)}
     )

@@ -181,6 +181,7 @@ def test_a_part_list_of_voc_names_ids_not_paths(name: str, tmp_path: Path) -> No
         read_voc(tmp_path)
 
 
+@pytest.mark.fuzz
 def test_bombs_are_refused_within_a_gibibyte_and_seconds(tmp_path: Path) -> None:
     command = [sys.executable, str(Path(__file__).with_name("bombs.py")), str(tmp_path)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=240)

@@ -210,6 +210,7 @@ def test_several_runs_are_compared_with_the_first(both: Tree, supervised: Path, 
 
 def test_a_run_without_labeler_has_the_sections_that_exist(supervised: Path, data: Data, tmp_path: Path) -> None:
     tree = make(tmp_path, supervised, data=data)
+    assert "for 6 steps on 40 labeled images (" in next(text for _, text in tree.all("p", class_="lead"))
     titles = [text for _, text in tree.all("p", class_="figure-title")]
     assert "AUC on validation images (Fig. 2c)" in titles
     assert "Scores of unlabeled images (Fig. 2a)" in titles

@@ -99,6 +99,5 @@ def test_no_other_threshold_has_a_better_f1() -> None:
         assert all_of_them[float(found[c])] == pytest.approx(max(all_of_them.values()))
 
 
-def test_without_a_positive_nothing_is_predicted() -> None:
-    scores = torch.rand(5, 1)
-    assert decision_thresholds(scores, torch.zeros(5, 1), torch.ones(5, 1)).tolist() == [float("inf")]
+def test_without_a_positive_the_threshold_is_a_half() -> None:
+    assert decision_thresholds(torch.rand(5, 1), torch.zeros(5, 1), torch.ones(5, 1)).tolist() == [0.5]

@@ -69,7 +69,7 @@ def test_finished_runs_stay_in_the_results(grid: Path, capsys: pytest.CaptureFix
 
 
 def test_set_replaces_what_holds_for_all(grid: Path) -> None:
-    plan = benchmark.read_grid(grid, benchmark.over_settings(["labeled=10", "strong_view.ops=2"]))
+    plan = benchmark.read_grid(grid, cli.over_settings(["labeled=10", "strong_view.ops=2"]))
     assert {(planned.config.labeled, planned.config.strong_view.ops) for planned in plan} == {(10, 2)}
     assert [(planned.name, planned.config.seed, planned.config.split_seed) for planned in plan] == [
         ("a-seed0", 0, 0),
@@ -106,7 +106,7 @@ def test_a_grid_that_would_mislabel_a_row_is_refused(case: str, tmp_path: Path) 
     file = tmp_path / "grid.yaml"
     file.write_text(text if "runs" in text else RUNS + text)
     with pytest.raises(UserError, match=rf"^{re.escape(str(file))}(:|,) {sentence}"):
-        benchmark.read_grid(file, benchmark.over_settings(over))
+        benchmark.read_grid(file, cli.over_settings(over))
 
 
 @pytest.mark.parametrize("minutes", [0, -5, math.nan])

@@ -71,7 +71,7 @@ def test_calibrating_again_changes_nothing_and_another_aim_only_the_decisions(wh
     cli.run(["calibrate", str(copy), "--recall", "0.9"])
     shown = capsys.readouterr().out
     assert "calibration error (ECE)" in shown
-    assert "Aim: recall 0.9" in shown
+    assert "Thresholds for recall 0.9" in shown
     (old, _), (new, card) = (load_classifier(each, CPU) for each in (whole / file.name, file))
     assert all(torch.equal(value, new.state_dict()[name]) for name, value in old.state_dict().items())
     assert card.decisions

@@ -185,7 +185,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case: str, tmp_path: Path, mo
         ("- a\n- b", "must hold names and values"),
         ("a: [", "not valid YAML"),
         ("[" * 5000, "nested too deeply"),
-        ("lr: 1" + "0" * 400, "'lr' must be a float"),
+        ("lr: 1" + "0" * 400, "this number is too long, line 1"),
         ("options: {momentum: high}", "option 'momentum' must be a float"),
     ],
 )

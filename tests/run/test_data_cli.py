@@ -297,7 +297,7 @@ FLAGS = {
     "more labels than images": ({"labeled": 99}, r"labeled=99 .*ask for 99 \+ 2 of 24 images with labels"),
     "unknown class": ({"classes": "disc,triangel,square"}, r"labels\.csv, line \d+: unknown class 'triangle'.*mean"),
     "class without positives": ({"classes": "disc,triangle,square,cow"}, r"labels\.csv: no image .* shows 'cow'"),
-    "flag of other data": ({"root": "x"}, r"--root is for --data voc or coco, not --data files"),
+    "flag of other data": ({"root": "x"}, r"--root is for --data voc or coco or shards, not --data files"),
     "no such folder": ({"images": "nowhere"}, r"there is no folder nowhere"),
     "split of nothing": ({"split_file": "nowhere.json"}, r"there is no file nowhere\.json"),
     "several labels for one": ({"task": "single-label"}, r"labels\.csv, line \d+: image '\d+\.png' has \d labels"),

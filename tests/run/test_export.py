@@ -28,8 +28,10 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("export")
     save_model(path / "run" / "model.safetensors", CARD)
     save_photos(path / "photos", 5)
-    scores = {"test": {"ema": {"mAP": 0.4321, "num_images": 7}}, "calibration": {"ece_before": 0.2, "ece_after": 0.1}}
-    (path / "run" / "metrics.json").write_text(json.dumps(scores))
+    scores = {"mAP": 0.4321, "AUC": 0.5, "num_images": 7, "classes": {}}
+    metrics = {"step": 1, "minutes": 0.1, "seed": 0, "test": {"ema": scores, "model": scores}}
+    metrics["calibration"] = {"ece_before": 0.2, "ece_after": 0.1}
+    (path / "run" / "metrics.json").write_text(json.dumps(metrics))
     for out in ("model.onnx", "folder"):
         cli.run(["export", str(path / "run"), "--out", str(path / out)])
     return path

@@ -3,6 +3,7 @@
 import csv
 import json
 import os
+import shutil
 import subprocess
 import sys
 from collections import Counter
@@ -140,6 +141,14 @@ def test_bad_images_are_named_and_the_others_done(base: Path, tmp_path: Path, mo
     with pytest.raises(UserError, match="none of the 1 images can be read"):
         run("predict", base / "run", files[0], "--out", tmp_path / "none.csv")
     assert not list(tmp_path.glob("*none.csv*"))
+
+
+def test_a_file_that_is_neither_image_nor_list_is_told_as_what_it_was_read(base: Path, tmp_path: Path) -> None:
+    shutil.copy(base / "photos" / "000.png", tmp_path / "photo.heic")
+    with pytest.raises(UserError, match=r"heic is read as a list of paths, as it is not named like an image: .*UTF-8"):
+        run("predict", base / "run", tmp_path / "photo.heic")
+    with pytest.raises(UserError, match=r"^there is no file .*gone; check the path$"):
+        run("predict", base / "run", tmp_path / "gone")
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="other systems have no such names")

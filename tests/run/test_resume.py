@@ -3,6 +3,7 @@
 import copy
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -16,17 +17,18 @@ import torch
 import yaml
 from tiny import TINY, rows, weights
 
-from percentmatch import checkpoint
+from percentmatch import __version__, checkpoint, cli
 from percentmatch import run as run_module
 from percentmatch import train as train_module
 from percentmatch.config import Config
 from percentmatch.data import Data, Images, split_data
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
+from percentmatch.run_folder import RunFolder
 from percentmatch.signals import Stopped
 from percentmatch.train import train
 
-LONG = replace(TINY, total_steps=60, log_every=8, eval_every=20, save_every=7)
+LONG = replace(TINY, total_steps=40, log_every=8, eval_every=20, save_every=7)
 
 
 @pytest.fixture(scope="module")
@@ -37,33 +39,29 @@ def long(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def start(config: Config, folder: Path, *more: str) -> subprocess.Popen:
+def start(config: Config, folder: Path) -> subprocess.Popen:
     """The real command in a process of its own."""
     file = folder.with_suffix(".yaml")
     file.write_text(yaml.safe_dump(config.to_dict()))
-    command = [sys.executable, "-m", "percentmatch", "train", "--config", str(file), "--out", str(folder), *more]
+    command = [sys.executable, "-m", "percentmatch", "train", "--config", str(file), "--out", str(folder)]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     return subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
 
 
-@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
-def test_a_killed_run_resumes_to_the_same_weights_and_log(long: Path, tmp_path: Path, number: int) -> None:
-    """Many steps so that the signal lands inside; the checkpoint may lie between log rows."""
+def test_a_stopped_run_resumes_to_the_same_weights_and_log(long: Path, tmp_path: Path) -> None:
+    """Many steps so that the signal lands inside; the checkpoint may lie between log rows. SIGKILL: tests/faults."""
     folder = tmp_path / "killed"
     process = start(LONG, folder)
     deadline = time.monotonic() + 120
     while not (folder / "last.pt").exists() and process.poll() is None and time.monotonic() < deadline:
         time.sleep(0.01)
-    process.send_signal(number)
+    process.send_signal(signal.SIGTERM)
     _, errors = process.communicate(timeout=60)
-    assert process.returncode == (-9 if number == signal.SIGKILL else 128 + number), errors
-    if number != signal.SIGKILL:
-        assert "continue with --out" in errors
+    assert process.returncode == 128 + signal.SIGTERM, errors
+    assert "continue with --out" in errors
     assert not (folder / "metrics.json").exists(), "the signal came too late to test anything"
 
-    again = start(LONG, folder, "--resume")
-    _, errors = again.communicate(timeout=180)
-    assert again.returncode == 0, errors
+    cli.run(["train", "--config", str(folder.with_suffix(".yaml")), "--out", str(folder), "--resume"])
     assert (folder / "log.jsonl").read_bytes() == (long / "log.jsonl").read_bytes()
     whole = weights(long)
     for name, value in weights(folder).items():
@@ -90,12 +88,48 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(train_module, "train_step", noisy)
 
 
+def test_a_run_from_before_a_setting_was_there_is_read_and_resumed(whole: Path, tmp_path: Path, monkeypatch) -> None:
+    """As if clip_grad and the cutout of the weak view were newer than the run: both have their defaults."""
+    stop_at(7, monkeypatch)
+    with pytest.raises(Stopped):
+        train(TINY, tmp_path / "run")
+    monkeypatch.undo()
+    file = tmp_path / "run" / "config.yaml"
+    values = yaml.safe_load(file.read_text())
+    del values["clip_grad"], values["weak_view"]["cutout_ratio"]
+    file.write_text(yaml.safe_dump(values))
+    assert RunFolder(tmp_path / "run").read_config() == TINY
+    with pytest.raises(UserError, match=r"was begun with clip_grad=0\.0, not 1\.0; resume with the same settings"):
+        train(replace(TINY, clip_grad=1.0), tmp_path / "run", resume=True)
+    cli.run(["train", "--out", str(tmp_path / "run"), "--resume"])
+    assert rows(tmp_path / "run") == rows(whole)
+    assert cli.run(["evaluate", str(tmp_path / "run")]) is None
+
+
+@pytest.mark.parametrize("place", ["brightness", "weak_view.brightness"])
+def test_a_run_with_a_setting_of_a_newer_version_names_the_version(whole: Path, tmp_path: Path, place: str) -> None:
+    run = tmp_path / "run"
+    shutil.copytree(whole, run)
+    values = yaml.safe_load((run / "config.yaml").read_text())
+    (values["weak_view"] if "." in place else values)["brightness"] = 3
+    (run / "config.yaml").write_text(yaml.safe_dump(values))
+    (run / "environment.json").write_text('{"percentmatch": "7.8.9"}')
+    sentence = rf"config\.yaml' has the setting '{place}', which percentmatch {__version__} does not know; the run"
+    for verb in (["evaluate", run], ["train", "--out", run, "--resume"], ["report", run, "--out", run / "a.html"]):
+        with pytest.raises(
+            UserError, match=sentence + r" was made by percentmatch 7\.8\.9, so use that version or a newer one"
+        ):
+            cli.run([str(token) for token in verb])
+
+
 def test_every_kind_of_training_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """AdamW, clipping, accumulation, teacher scores, an ML-Decoder with dropout, weights from a file."""
     start_from = tmp_path / "start.pt"
     torch.save(build_classifier("test_resnet", num_classes=10, image_size=32).state_dict(), start_from)
     config = replace(
         TINY,
+        total_steps=8,
+        save_every=100,
         optimizer="adamw",
         clip_grad=0.5,
         accumulate=2,
@@ -105,8 +139,8 @@ def test_every_kind_of_training_resumes_exactly(tmp_path: Path, monkeypatch: pyt
         options={**TINY.options, "scores": "teacher", "bins": "logit", "bias_correction": True},
     )
     train(config, tmp_path / "whole")
-    stop_at(7, monkeypatch)
-    with pytest.raises(Stopped, match="stopped at step 7 of 12"):
+    stop_at(6, monkeypatch)
+    with pytest.raises(Stopped, match="stopped at step 6 of 8"):
         train(config, tmp_path / "again")
     monkeypatch.undo()
     start_from.unlink()  # a resumed run does not need it
@@ -151,9 +185,13 @@ def test_the_checkpoint_of_another_model_is_refused(whole: Path, tmp_path: Path)
     folder = tmp_path / "run"
     train(config, folder)
     (folder / "metrics.json").unlink()
+    state = torch.load(folder / "last.pt", weights_only=True)
+    torch.save({**state, "model": weights(whole)}, folder / "last.pt")
+    with pytest.raises(UserError, match="checkpoint of another model"):
+        train(config, folder, resume=True)
     strange = (whole / "last.pt").read_bytes()
     (folder / "last.pt").write_bytes(strange)
-    with pytest.raises(UserError, match="checkpoint of another model"):
+    with pytest.raises(UserError, match=r"log\.jsonl' does not begin as it did when .*last\.pt' was written"):
         train(config, folder, resume=True)
     (folder / "last.pt").write_bytes(strange[:1000])
     with pytest.raises(UserError, match="not a readable checkpoint"):

@@ -1,5 +1,6 @@
 """evaluate and predict as a person meets them: the run's own data, moved or changed, other files, odd images."""
 
+import json
 import shutil
 import sys
 from pathlib import Path
@@ -71,12 +72,14 @@ def test_a_run_is_scored_from_any_folder(base: Path, tmp_path: Path, monkeypatch
     ]
     monkeypatch.chdir(base)
     here = printed_by(capsys, "evaluate", "run")
+    count = len(json.loads((base / "run" / "split.json").read_text())["test"])
+    assert here.splitlines()[-1] == f"On {count} test images"
     assert all(name in here for name in CLASSES)
     monkeypatch.chdir(tmp_path)
     assert printed_by(capsys, "evaluate", base / "run") == here
 
 
-def test_a_run_whose_data_was_moved(base: Path, moved: Path, capsys) -> None:
+def test_a_run_whose_data_was_moved(base: Path, moved: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     with pytest.raises(UserError, match=r"the run's labels, /nowhere/labels\.csv, is not there; .*--set labels=PATH"):
         cli.run(["evaluate", str(moved)])
     now = ["--set", f"labels={base / 'labels.csv'}", "--set", f"images={base / 'photos'}"]
@@ -87,8 +90,13 @@ def test_a_run_whose_data_was_moved(base: Path, moved: Path, capsys) -> None:
         cli.run(["evaluate", str(moved), *now[:2]])
     with pytest.raises(UserError, match=r"by root, labels, images, not by 'lr'"):
         cli.run(["evaluate", str(moved), "--set", "lr=1"])
-    with pytest.raises(UserError, match="'labels' must be a str, not 3"):
-        cli.run(["evaluate", str(moved), "--set", "labels=3"])
+    with pytest.raises(UserError, match="--set takes NAME=VALUE, such as --set root=/data/coco, not 'labels'"):
+        cli.run(["evaluate", str(moved), "--set", "labels"])
+    (tmp_path / "2007").symlink_to(base / "photos")
+    monkeypatch.chdir(tmp_path)
+    assert printed_by(capsys, "evaluate", moved, *now[:2], "--set", "images=2007") == printed_by(
+        capsys, "evaluate", base / "run"
+    )
 
 
 @pytest.mark.parametrize("more", [["--part", "test"], ["--part", "validation"], ["--set", "root=x"]])

@@ -161,7 +161,6 @@ def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, ph
     assert all(Path("photos", name).is_file() for name in names)
     assert {Path(name).parent for name in names} == {Path("../more")}
     assert lines[1] == (f"{names[0]};?;;" if style == "column" else f",{names[0]},,,")
-    assert "already" not in capsys.readouterr().err
     empty, full = (";?;", ";disc|square;") if style == "column" else (",,,", ",1,0,1")
     filled = [line.replace(empty, full) for line in lines[1:4]]
     own.write_text(own.read_text() + "\n".join([*filled, *lines[4:], ""]))  # half of it
@@ -177,15 +176,23 @@ def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, ph
     assert len(split.unlabeled) == 9  # none is there twice
 
 
-def test_images_that_have_a_row_already_are_counted(photos, tmp_path: Path, capsys) -> None:
+def test_rows_are_added_for_images_that_have_a_row_without_labels(photos, tmp_path: Path, capsys) -> None:
+    """Four of the images say ?; three of them are suggested, and filled in below."""
     text = labels_file("column", photos).splitlines()
     text[-4:] = [f"{line.split(';')[0]};?;;" for line in text[-4:]]
-    (tmp_path / "labels.csv").write_text("\n".join(text))
-    run("train", "--labels", "labels.csv", "--images", "photos", "--out", "run", *FAST)
+    (tmp_path / "labels.csv").write_text("\n".join([*text, ""]))
+    given = ["--labels", "labels.csv", "--images", "photos", *FAST]
+    run("train", "--out", "run", *given)
     run("suggest", "run", "--number", 3, "--out", "to_label.csv")
-    assert "3 of the images have a row in" in capsys.readouterr().err
-    names = [line.split(";")[0] for line in Path("to_label.csv").read_text().splitlines()[1:]]
+    lines = Path("to_label.csv").read_text().splitlines()[1:]
+    names = [line.split(";")[0] for line in lines]
     assert {*names} <= {f"{n}.png" for n in range(20, 24)}
+    with open("labels.csv", "a") as file:
+        file.write("\n".join([*(line.replace(";?;", ";disc;") for line in lines[:2]), lines[2], ""]))
+    run("train", "--out", "again", *given)
+    split = RunFolder(Path("again")).read_split()
+    assert {*names[:2]} <= {*split.labeled, *split.validation}
+    assert names[2] in split.unlabeled
 
 
 def test_labels_of_another_format_get_a_plain_list(photos, tmp_path: Path) -> None:

@@ -212,6 +212,23 @@ def test_all_mistakes_of_a_table_are_listed_at_once(photos: Photos) -> None:
     assert photos.result["images"] == 70
 
 
+def test_a_row_filled_in_below_one_that_knew_nothing_is_no_conflict(photos: Photos) -> None:
+    """Rows 0 to 2 say ?; below they are filled in, once as none of the classes. A missing image makes it lenient."""
+    for row in range(3):
+        photos.rows[f"{row}.jpg"][0] = "?"
+    found = photos.check("0.jpg,cat,", "1.jpg,,", "2.jpg,?,", "gone.jpg,cat,")
+    assert not {"conflicting labels", "leak"} & {*found}
+    assert images_of(found["no label"]) == [["1.jpg"]]
+    assert "line 63" in found["no label"]["items"][0]["text"]
+    assert photos.result["parts"]["unlabeled"] == 11  # those of `more`, and 2.jpg
+    lines = ["image,cat,dog", *(f"{row}.jpg,{row % 2},{(row + 1) % 2}" for row in range(40)), "40.jpg,?,", "40.jpg,,1"]
+    (photos.folder / "one_hot.csv").write_text("\n".join([*lines, "gone.jpg,1,1"]))
+    settings = DataSettings(labels=str(photos.folder / "one_hot.csv"), images=str(photos.folder / "photos"))
+    result = check_data(settings)
+    assert "conflicting labels" not in {finding["check"] for finding in result["findings"]}
+    assert result["parts"]["unlabeled"] == 0
+
+
 def test_a_column_for_each_class_may_hold_mistakes_too(tmp_path: Path, photos: Photos) -> None:
     """Two bad rows; the column `note` is left out by --classes, whatever it holds."""
     cells = {"3.jpg": "1,x,0,why", "5.jpg": "2,0,0,?", "8.jpg": "0,0,0,-"}

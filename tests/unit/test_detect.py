@@ -166,6 +166,34 @@ def test_images_are_found_where_the_formats_keep_them(folder: Path) -> None:
     assert read_labels(folder / "annotations" / "instances_train2030.json").paths[0] == folder / "train2030/a.jpg"
 
 
+def test_fiftyone_tells_in_data_json_where_the_images_are(folder: Path) -> None:
+    """Names that are not those of the files, whose folder was moved; --images finds them by the end of the path."""
+    (folder / "photos" / "sub").mkdir()
+    (folder / "photos" / "sub" / "a.jpg").touch()
+    (folder / "export").mkdir()
+    labels = {"one": [0, 1], "two": 1, "three": [], "four": None}
+    places = {"one": "/old/place/sub/a.jpg", "two": "/old/place/b.jpg", "three": "C:\\old\\c.jpg", "four": "/old/d.jpg"}
+    (folder / "export" / "labels.json").write_text(json.dumps({"classes": ["cat", "dog"], "labels": labels}))
+    (folder / "export" / "data.json").write_text(json.dumps(places))
+    manifest = read_labels(folder / "export", folder / "photos")
+    assert manifest.ids == ("sub/a.jpg", "b.jpg", "c.jpg", "d.jpg")
+    assert said(manifest) == ({"sub/a.jpg": {"cat", "dog"}, "b.jpg": {"dog"}, "c.jpg": set()}, {"d.jpg"})
+    with pytest.raises(UserError, match=r"image 'one': the image '/old/place/sub/a.jpg' is not in .*export .*give"):
+        read_labels(folder / "export")
+    (folder / "export" / "data.json").write_text("[1]")
+    with pytest.raises(UserError, match=r"data\.json must say the path of each image by its name; export"):
+        read_labels(folder / "export", folder / "photos")
+
+
+def test_fiftyone_may_name_images_by_their_whole_paths(folder: Path) -> None:
+    content = {"classes": None, "labels": {"/old/photos/a.jpg": ["cat", "dog"], "b": "dog", "c.jpg": [], "d": None}}
+    (folder / "labels.json").write_text(json.dumps(content))
+    assert said(read_labels(folder / "labels.json", folder / "photos")) == (WANTED, UNKNOWN)
+    (folder / "photos" / "b.png").touch()
+    with pytest.raises(UserError, match=r"json, image 'b': b\.jpg and b\.png have this name; give a folder without"):
+        read_labels(folder / "labels.json", folder / "photos")
+
+
 def test_metadata_in_part_folders(folder: Path) -> None:
     for part, image in (("train", "a.jpg"), ("validation", "b.jpg"), ("test", "c.jpg")):
         (folder / "set" / part).mkdir(parents=True)
@@ -218,6 +246,12 @@ MALFORMED = {
     ),
     "empty lines": ("x.jsonl", "\n", r"x\.jsonl is empty"),
     "torn JSON": ("x.json", '[{"a": 1},\n{"b"', r"x\.json, line 2: this is not JSON"),
+    "FiftyOne, a file an image": (
+        "manifest.json",
+        json.dumps({"type": "eta.core.datasets.LabeledImageDataset", "index": [{"data": "data/a.jpg"}]}),
+        r"manifest\.json: FiftyOne's image labels .*; export the dataset as FiftyOneImageClassificationDataset or",
+    ),
+    "FiftyOne, one of these": ("a.json", '{"attrs": {"attrs": []}}', r"a\.json: FiftyOne's image labels with one"),
     "other JSON": ("x.json", '{"a": 1}', r"x\.json: this JSON is neither COCO .* Label Studio .* FiftyOne"),
     "no task": ("x.json", "[1]", r"x\.json, task 1: this is no task"),
     "task without image": ("x.json", '[{"data": {"text": "hi"}, "annotations": []}]', r"task 1: it names no images"),

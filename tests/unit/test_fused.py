@@ -43,8 +43,8 @@ def levels(views: torch.Tensor) -> torch.Tensor:
     ("view", "shape", "size"),
     [
         (View(ops=8, crop_scale=0.4), (20, 17), 16),
-        (View(ops=8, flip=False), (16, 16), 13),
-        (View(ops=0, cutout_ratio=0.0), (9, 12), 12),
+        pytest.param(View(ops=8, flip=False), (16, 16), 13, marks=pytest.mark.slow),
+        pytest.param(View(ops=0, cutout_ratio=0.0), (9, 12), 12, marks=pytest.mark.slow),
     ],
 )
 def test_one_kernel_makes_the_same_views(view: View, shape: tuple[int, int], size: int, tmp_path) -> None:

@@ -105,6 +105,27 @@ def test_images_may_lie_elsewhere_and_the_same_row_twice_counts_once(folder: Pat
     assert manifest.paths == (folder / "a.jpg",)
 
 
+@pytest.mark.parametrize(
+    ("text", "known", "targets", "parts", "line"),
+    [
+        ("image,labels\na.jpg,?\nb.JPG,x\na.jpg,x\n", [[1], [1]], [[1], [1]], ("", ""), 4),
+        ("image,labels\na.jpg,x\nb.JPG,x\na.jpg,?\n", [[1], [1]], [[1], [1]], ("", ""), 2),
+        ("image,labels\na.jpg,?\nb.JPG,x\na.jpg,\na.jpg,?\n", [[1], [1]], [[0], [1]], ("", ""), 4),
+        ("image,labels,part\na.jpg,?,test\nb.JPG,x,\na.jpg,x,\n", [[1], [1]], [[1], [1]], ("test", ""), 4),
+        ("image,labels,part\na.jpg,?,train\nb.JPG,x,\na.jpg,?,\n", [[0], [1]], [[0], [1]], ("train", ""), 4),
+        ("image,x,y\na.jpg,,\nb.JPG,1,1\na.jpg,?,0\n", [[0, 1], [1, 1]], [[0, 0], [1, 1]], ("", ""), 4),
+    ],
+)
+def test_a_row_that_knows_something_stands_for_one_that_does_not(
+    folder: Path, text: str, known: list, targets: list, parts: tuple, line: int
+) -> None:
+    """In either order; the place among the images is that of the first row, the part is the one that is named."""
+    manifest = read(folder, text)
+    assert manifest.ids == ("a.jpg", "b.JPG")
+    assert (manifest.known.tolist(), manifest.targets.tolist(), manifest.parts) == (known, targets, parts)
+    assert manifest.sources[0].endswith(f"line {line}")
+
+
 BAD = {
     "image,labels\na.jpg,x\nno.jpg,x\nnor.jpg,y\n": r"csv, line 3: the image 'no.jpg' is not in .* \(2 of 3 images",
     "": "labels.csv is empty; write a header",
@@ -119,7 +140,10 @@ BAD = {
     "image,labels,part\na.jpg,x,tset\n": "line 2: no part is called 'tset'; write train, validation or test",
     "image,labels\na.jpg,x\nb.JPG,x\n\na.jpg,y\n": "csv, line 2 and .*csv, line 5 give 'a.jpg' different labels",
     "image,labels,part\na.jpg,x,train\na.jpg,x,test\n": "line 2 and .*, line 3 give 'a.jpg' different labels or parts",
+    "image,labels,part\na.jpg,x,\na.jpg,x,test\n": "line 2 and .*, line 3 give 'a.jpg' different labels or parts",
     "image,x,y\na.jpg,1,0\na.jpg,1,\n": "line 2 and .*, line 3 give 'a.jpg' different",
+    "image,labels\na.jpg,?\na.jpg,x\na.jpg,y\n": "line 3 and .*, line 4 give 'a.jpg' different",
+    "image,labels,part\na.jpg,?,test\na.jpg,x,train\n": "line 2 and .*, line 3 give 'a.jpg' different",
     b"image,labels\na.jpg,x\nb.JPG,\xe9\n": "labels.csv, line 3: the text is not UTF-8; save",
     "image,labels\na.jpg,x".encode("utf-16"): "line 1: the text is not UTF-8",
     "image,labels\na.jpg,x\0\n": "line 2: a zero byte",
@@ -181,9 +205,9 @@ def test_100_000_rows_are_read_in_five_seconds(tmp_path: Path, monkeypatch: pyte
     bits = [",".join(str(row >> k & 1) for k in range(20)) for row in range(100_000)]
     rows = [f"{row // 1000}/{names[row % 1000]},{cells}" for row, cells in enumerate(bits)]
     (tmp_path / "labels.csv").write_text("\n".join([",".join(["image", *(f"c{k}" for k in range(20))]), *rows]))
-    start = time.perf_counter()
+    start = time.process_time()  # a busy machine does not count
     manifest = read_table(tmp_path / "labels.csv")
-    assert time.perf_counter() - start < 5
+    assert time.process_time() - start < 5
     assert len(listed) == 100
     assert torch.equal((manifest.targets.long() << torch.arange(20)).sum(1), torch.arange(100_000))
 

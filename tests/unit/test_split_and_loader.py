@@ -1,5 +1,6 @@
 """Which images a step sees: splits, samplers and batches."""
 
+import itertools
 import json
 from collections import Counter
 from dataclasses import fields, replace
@@ -10,7 +11,8 @@ import torch
 from percentmatch.augment import shrink
 from percentmatch.config import Config, View
 from percentmatch.data import Data, Images, Split, make_split
-from percentmatch.data.split import PARTS
+from percentmatch.data.labels import Flags
+from percentmatch.data.split import PARTS, _one_of_each
 from percentmatch.errors import UserError
 from percentmatch.loader import Loader, rows_at
 
@@ -117,13 +119,13 @@ def test_images_targets_and_truth_belong_together() -> None:
     """Image n is grey level n, its label n mod 2; with std 1/255 the still view shows the level itself."""
     loader = make_loader()
     for step in range(5):
-        batch = loader.batch(step)
+        batch, drawn = loader.batch(step), loader.draw(step)
         level = batch.images[:, 0, 0, 0].round().long()
         assert set(level.tolist()) <= {0, 1, 2}
         assert torch.equal(batch.targets[:, 0].long(), level % 2)
         unlabeled = batch.weak[:, 0, 0, 0].round().long()
         assert set(unlabeled.tolist()) <= set(range(3, 12))
-        assert torch.equal(loader.truth(batch.index)[0][:, 0].long(), unlabeled % 2)
+        assert torch.equal(loader.truth(drawn)[0][:, 0].long(), unlabeled % 2)
         assert torch.equal(batch.index, unlabeled - 3)
         assert (len(batch.images), len(batch.weak), len(batch.strong)) == (4, 8, 8)
 
@@ -145,10 +147,10 @@ def test_every_class_is_labeled_then_validated_where_possible() -> None:
     positives = torch.zeros(100, 3, dtype=torch.uint8)
     positives[41, 0] = positives[7, 1] = positives[93, 1] = 1
     positives[::2, 2] = 1
-    for seed in range(5):
-        split = make_split(IDS, [], labeled=3, validation=2, seed=seed, keep_classes=positives)
+    for seed, labeled in itertools.product(range(5), (3, 0)):  # 0: every other label is learnt from
+        split = make_split(IDS, [], labeled=labeled, validation=2, seed=seed, keep_classes=positives)
         shown = {part: positives[[IDS.index(name) for name in getattr(split, part)]] for part in PARTS[:3]}
-        assert [len(split.labeled), len(split.validation), len(split.unlabeled)] == [3, 2, 95]
+        assert [len(getattr(split, part)) for part in PARTS[:3]] == ([3, 95, 2] if labeled else [98, 0, 2])
         assert shown["labeled"].any(0).tolist() == [True, True, True]
         assert shown["validation"].any(0).tolist() == [False, True, True]
     one = make_split(IDS, [], labeled=1, seed=0, keep_classes=positives)
@@ -158,6 +160,15 @@ def test_every_class_is_labeled_then_validated_where_possible() -> None:
         make_split(IDS, [], labeled=3, validation=2, seed=0).labeled
         != make_split(IDS, [], labeled=3, validation=2, seed=0, keep_classes=positives).labeled
     )
+
+
+def test_a_common_class_is_not_shown_by_an_image_of_a_rarer_one_if_it_need_not_be() -> None:
+    """Rows 0 and 1 show the rarer class, rows 1 to 3 the other: 0 for the first, then 2; without 2 and 3 it is 1."""
+    positives = Flags.of(torch.tensor([[1, 0], [1, 1], [0, 1], [0, 1]], dtype=torch.uint8))
+    assert _one_of_each([0, 1, 2, 3], 9, positives) == [0, 2]
+    assert _one_of_each([0, 1, 2, 3], 1, positives) == [0]
+    assert _one_of_each([0, 1], 9, positives) == [1]
+    assert _one_of_each([3, 1, 0], 9, positives) == [1]
 
 
 def test_a_fixed_validation_part_replaces_the_drawn_one() -> None:

@@ -8,9 +8,12 @@ from percentmatch.data.folder import unlabeled_manifest
 from percentmatch.data.images import Images
 from percentmatch.data.load import load_images
 from percentmatch.data.manifest import Manifest, concat, join
-from percentmatch.data.source import Data, check_classes, load_data, read_manifest
+from percentmatch.data.sharding import write_shards
+from percentmatch.data.shards import open_shards
+from percentmatch.data.source import Data, check_classes, load_data, read_manifest, unlabeled_shards
 from percentmatch.data.split import Split, make_split, read_split
 from percentmatch.data.stats import describe
+from percentmatch.data.stream import Stream
 from percentmatch.data.table import read_table
 from percentmatch.data.voc import read_voc
 
@@ -19,6 +22,7 @@ __all__ = [
     "Images",
     "Manifest",
     "Split",
+    "Stream",
     "check_classes",
     "check_data",
     "concat",
@@ -28,6 +32,7 @@ __all__ = [
     "load_data",
     "load_images",
     "make_split",
+    "open_shards",
     "read_coco",
     "read_labels",
     "read_manifest",
@@ -37,4 +42,6 @@ __all__ = [
     "split_data",
     "split_manifest",
     "unlabeled_manifest",
+    "unlabeled_shards",
+    "write_shards",
 ]

@@ -64,7 +64,7 @@ def open_cache(
     names, shape = [os.fspath(path) for path in paths], (len(paths), 3, size, size)
     if not names:
         return Cached(torch.zeros(shape, dtype=torch.uint8), {})
-    workers, progress = workers or _cores(), progress or (lambda done, total: None)
+    workers, progress = workers or cores(), progress or (lambda done, total: None)
     target = folder / f"{_key(names, size, frame)}.npy"
     stored, changed, rows = cache_file.load(target, shape), [], list(range(len(names)))
     if stored:
@@ -83,7 +83,8 @@ def open_cache(
         return Cached(torch.from_numpy(stored.pixels), bad, len(rows), tuple(changed))
 
 
-def _cores() -> int:
+def cores() -> int:
+    """Those that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 

@@ -21,7 +21,8 @@ from percentmatch.data.folder import read_utf8, unlabeled_manifest
 from percentmatch.data.lenient import Finding, read_leniently
 from percentmatch.data.load import Say, print_to_stderr
 from percentmatch.data.manifest import Manifest, join
-from percentmatch.data.source import read_manifest, validation_ids
+from percentmatch.data.shards import names_shards
+from percentmatch.data.source import OWN, class_list, read_manifest, validation_ids
 from percentmatch.data.split import PARTS, Split
 from percentmatch.data.unlike import FEWEST, looks, unlike
 from percentmatch.errors import UserError
@@ -30,6 +31,7 @@ SIDE = 64  # of the squares that images are compared at
 FEW = 5  # labeled images of a class that a method should have
 SURE = 0.95  # the chance that a class gets these, and one for validation, if as many images as `needed` show it
 RARE = 10  # a name that is so many times rarer than one like it may be a slip
+MOST_NAMES, LONGEST_NAME = 2000, 100  # classes, and letters of a name, up to which each is compared with each
 ALIKE = 0.8  # the share of letters in common, above which two names are alike
 TINY, LONG, BLANK = 32, 5, 2  # pixels of a side; longer side over shorter; spread of the 256 levels of a colour
 SHARE = 0.2  # of the unlabeled images beyond the usual, above which they are unlike the labeled ones as a whole
@@ -59,7 +61,7 @@ def check_data(
     settings = detected(settings)
     manifest, findings = _read(settings, say)
     findings += _names(manifest)
-    if names := _class_list(settings):
+    if names := class_list(settings):
         manifest = manifest.choose(names)
     with counting("decoding images") as progress:
         cached = open_cache(
@@ -82,6 +84,8 @@ def check_data(
         groups = find_groups(manifest.paths, cached.pixels, sizes, progress=progress)
     findings += _twins(manifest, groups, _parts(manifest, split))
     found, left = _strangers(manifest, cached.pixels, sizes, embed, counting)
+    if len(manifest.class_names) > MOST_NAMES:
+        left.append(f"class names that look like another one misspelt: there are more than {MOST_NAMES:,}")
     findings += found + _odd(manifest, cached.pixels, sizes)
     return {
         "images": len(manifest),
@@ -102,16 +106,12 @@ def _read(settings: DataSettings, say: Say) -> tuple[Manifest, list[Finding]]:
         if not settings.labels or not file.is_file() or read_utf8(file).lstrip()[:1] in ("[", "{"):
             raise
         images = Path(settings.images) if settings.images else None
-        manifest, findings = read_leniently(file, images, _class_list(settings))
+        manifest, findings = read_leniently(file, images, class_list(settings))
         if not findings:
             raise
-    if settings.unlabeled:
+    if settings.unlabeled and not names_shards(settings.unlabeled):
         manifest = join(manifest, unlabeled_manifest(Path(settings.unlabeled), manifest.class_names))
     return manifest, findings
-
-
-def _class_list(settings: DataSettings) -> list[str] | None:
-    return [name.strip() for name in settings.classes.split(",") if name.strip()] or None
 
 
 def _split(settings: DataSettings, manifest: Manifest) -> tuple[Split | None, list[Finding]]:
@@ -126,17 +126,15 @@ def _parts(manifest: Manifest, split: Split | None) -> list[str]:
     if split:
         part_of = {name: part for part in PARTS for name in getattr(split, part)}
         return [part_of.get(name, "left out") for name in manifest.ids]
-    has_labels = manifest.known.any(1).tolist()
-    usual = ["labeled" if some else "unlabeled" for some in has_labels]
+    usual = ["labeled" if some else "unlabeled" for some in manifest.labels.known.in_rows().tolist()]
     return [part if part in PARTS else other for part, other in zip(manifest.parts, usual, strict=True)]
 
 
 def _labels(settings: DataSettings, manifest: Manifest) -> list[Finding]:
     """Images with labels that have none, or of a single-label task not exactly one."""
-    counts = (manifest.targets * manifest.known).sum(1)
-    counts += (manifest.difficult * manifest.known).sum(1)
+    counts = manifest.labels.targets.in_rows() + manifest.labels.difficult.in_rows()
     single = settings.task == "single-label"
-    wrong = manifest.known.any(1) & (counts != 1 if single else counts == 0)
+    wrong = (manifest.labels.known.in_rows() > 0) & (counts != 1 if single else counts == 0)
     rows = wrong.nonzero().flatten().tolist()
     if not rows:
         return []
@@ -150,7 +148,9 @@ def _labels(settings: DataSettings, manifest: Manifest) -> list[Finding]:
 
 def _names(manifest: Manifest) -> list[Finding]:
     """Class names that look like another one misspelt."""
-    positives = (manifest.targets * manifest.known).sum(0).tolist()
+    if len(manifest.class_names) > MOST_NAMES:
+        return []
+    positives = manifest.labels.targets.in_columns().tolist()
     counts = sorted(zip(positives, manifest.class_names, strict=True))
     plain = {name: "".join(letter for letter in name.casefold() if letter.isalnum()) or name for _, name in counts}
     digits = {name: "".join(filter(str.isdigit, name)) for _, name in counts}
@@ -170,15 +170,19 @@ def _names(manifest: Manifest) -> list[Finding]:
 def _alike(one: str, other: str) -> bool:
     if sorted(one) == sorted(other):  # two letters changed places
         return True
+    if max(len(one), len(other)) > LONGEST_NAME:
+        return False
     match = SequenceMatcher(None, one, other, autojunk=False)
     return match.quick_ratio() > ALIKE and match.ratio() > ALIKE
 
 
 def _few(settings: DataSettings, manifest: Manifest, split: Split) -> list[Finding]:
     """Classes that a part of the split hardly shows, and how many images such a split needs."""
-    positive = manifest.targets * manifest.known
-    shown = {part: positive[manifest.rows(getattr(split, part))].sum(0).tolist() for part in PARTS}
-    to_learn = positive[torch.tensor([part != "test" for part in manifest.parts])].sum(0).tolist()
+    positive = manifest.labels.targets
+    rows = {part: manifest.rows(getattr(split, part)) for part in PARTS}
+    shown = {part: positive.select(rows[part]).in_columns().tolist() for part in PARTS}
+    learnt = torch.tensor([part != "test" for part in manifest.parts]).nonzero().flatten()
+    to_learn = positive.select(learnt).in_columns().tolist()
     enough = min(FEW, len(split.labeled))
     items = []
     for column, name in enumerate(manifest.class_names):
@@ -194,9 +198,9 @@ def _few(settings: DataSettings, manifest: Manifest, split: Split) -> list[Findi
     if not settings.split_file:
         fixed = set(validation_ids(settings, manifest))
         drawn = 0 if fixed else len(split.validation)
-        kept = settings.split_kind == "every-class" or (settings.split_kind == "auto" and settings.data == "files")
-        about = zip(manifest.ids, manifest.parts, manifest.known.any(1).tolist(), strict=True)
-        total = sum(some and part != "test" and name not in fixed for name, part, some in about)
+        kept = settings.split_kind == "every-class" or (settings.split_kind == "auto" and settings.data in OWN)
+        about = zip(manifest.ids, manifest.parts, manifest.labels.known.in_rows().tolist(), strict=True)
+        total = sum(some > 0 and part != "test" and name not in fixed for name, part, some in about)
         count = needed(total, len(split.labeled), 0 if kept else drawn, enough)
         what += (
             f"; a draw of {len(split.labeled)} labeled and {drawn} validation images from {total} gives them to a "
@@ -232,7 +236,6 @@ def _log_choose(n: int, k: int) -> float:
 
 def _twins(manifest: Manifest, groups: Sequence[Group], parts: Sequence[str]) -> list[Finding]:
     """Duplicates, and what is wrong with them: parts that must not share an image, labels that differ."""
-    certain = (manifest.known * (1 - manifest.difficult)).bool()
     everything, leaks, conflicts = [], [], []
     for group in groups:
         rows = list(group.rows)
@@ -243,7 +246,7 @@ def _twins(manifest: Manifest, groups: Sequence[Group], parts: Sequence[str]) ->
         apart = set(item["parts"]) - {"left out"}
         if ("test" in apart and len(apart) > 1) or apart >= {"labeled", "validation"}:
             leaks.append(item)
-        shown, known = manifest.targets[rows].bool(), certain[rows]
+        shown, known = (table.bool() for table in manifest.labels.certain(torch.tensor(rows)))
         if ((shown & known).any(0) & (~shown & known).any(0)).any():
             labels = [";".join(_shown(manifest, row)) for row in rows]
             told = [f"[{label}]" if some else "no label" for label, some in zip(labels, known.any(1), strict=True)]
@@ -262,14 +265,14 @@ def _tell(kind: str, images: Sequence[str], facts: Sequence[str]) -> str:
 
 
 def _shown(manifest: Manifest, row: int) -> list[str]:
-    return [manifest.class_names[c] for c in (manifest.targets[row] * manifest.known[row]).nonzero().flatten().tolist()]
+    return [manifest.class_names[c] for c in manifest.labels.targets[[row]][0].nonzero().flatten().tolist()]
 
 
 def _strangers(
     manifest: Manifest, pixels: Tensor, sizes: dict[int, Size], embed: Describe | None, counting: Counting
 ) -> tuple[list[Finding], list[str]]:
     """Unlabeled images unlike the labeled ones, or why they were not looked for."""
-    known = manifest.known.any(1).bool().tolist()
+    known = (manifest.labels.known.in_rows() > 0).tolist()
     pool = [row for row in sizes if manifest.parts[row] != "test"]
     labeled, unlabeled = ([row for row in pool if known[row] is some] for some in (True, False))
     if not unlabeled:

@@ -7,10 +7,9 @@ from collections.abc import Hashable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
-import torch
-
 from percentmatch.data.folder import find_images, read_utf8
-from percentmatch.data.manifest import Manifest
+from percentmatch.data.labels import Flags, Labels
+from percentmatch.data.manifest import Manifest, check_room
 from percentmatch.errors import UserError
 
 T = TypeVar("T", bound=Hashable)
@@ -30,33 +29,31 @@ def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bo
     _places(annotations, "categories", class_names)
     column_of = _places(annotations, "categories", [entry["id"] for entry in categories])
     row_of = _places(annotations, "images", [entry["id"] for entry in content["images"]])
-    targets = torch.zeros(len(row_of), len(column_of), dtype=torch.uint8)  # (n, c)
-    rows, columns = [], []
+    check_room(str(annotations), len(row_of), len(column_of))
+    shown: list[set[int]] = [set() for _ in row_of]
     for number, entry in enumerate(content["annotations"], 1):
         row, column = row_of.get(entry["image_id"]), column_of.get(entry["category_id"])
         if row is None or column is None:
             what = f"image {entry['image_id']}" if row is None else f"category {entry['category_id']}"
             raise UserError(f"{annotations}, annotation {number}: there is no {what}; remove the annotation or add it")
-        rows.append(row)
-        columns.append(column)
-    targets[rows, columns] = 1
+        shown[row].add(column)
+    everywhere = (Flags.full(len(row_of), len(column_of), value) for value in (1, 0))
+    labels = Labels(Flags.listed(shown, len(column_of)), *everywhere)
     sources = [f"{annotations}, image id {name}" for name in row_of]
-    ids = find_images(images, [entry["file_name"] for entry in content["images"]], sources)
+    ids = find_images(images, [entry["file_name"] for entry in content["images"]], sources, inside=True)
     manifest = Manifest(
         paths=tuple(images / name for name in ids),
         ids=tuple(ids),
-        targets=targets,
-        known=torch.ones_like(targets),
-        difficult=torch.zeros_like(targets),
+        **vars(labels),
         parts=(part,) * len(ids),
         class_names=tuple(class_names),
         sources=tuple(sources),
     )
     if keep_empty:
         return manifest
-    if not rows:
+    if not any(shown):
         raise UserError(f"{annotations} has no annotation; keep the images without annotations or give another file")
-    return manifest.select(targets.bool().any(1))
+    return manifest.select([bool(columns) for columns in shown])
 
 
 def _read_content(file: Path) -> Mapping[str, list[dict[str, Any]]]:

@@ -8,9 +8,11 @@ import io
 import json
 import logging
 import os
+import re
 import stat
 import struct
 import sys
+import threading
 import warnings
 from collections.abc import Generator, Iterable
 from hashlib import blake2b
@@ -34,6 +36,8 @@ TURNS = dict(enumerate(ORDER, start=2))  # by EXIF orientation
 BROKEN_EXIF = (SyntaxError, struct.error, LookupError, TypeError, ValueError, ArithmeticError, AttributeError, OSError)
 BEGINNINGS = (b"\xff\xd8\xff", b"\x89PNG", b"GIF8", b"BM", b"RIFF", b"II*\0", b"MM\0*")
 DAMAGED = "it is damaged or cut short"
+MEMBER = re.compile(r"(.*?)#(\d+)\+(\d+)@(\d+)/", re.DOTALL)  # of a tar file: place, length, time
+ONE_STDERR = threading.Lock()  # for all threads of this program
 
 logging.getLogger("PIL").addHandler(logging.NullHandler())  # else Pillow's complaints go to stderr
 
@@ -62,17 +66,20 @@ def decode(path: Path, size: int, frame: Frame, *, max_pixels: int = MAX_PIXELS)
         raise UserError(f"{cannot_read(path, str(error))}; replace it or take it out of the data") from error
 
 
+def member_path(shard: str, offset: int, length: int, time: int, name: str) -> Path:
+    """Stands for a file within a tar file where paths are asked for; `time` is that of the tar file's last change."""
+    return Path(f"{shard}#{offset}+{length}@{time}/{name}")
+
+
+def is_member(path: str | Path) -> bool:
+    return MEMBER.match(os.fspath(path)) is not None
+
+
 def read(path: str | Path) -> bytes:
-    """All of a plain file of reasonable size."""
+    """All of a plain file of reasonable size, or of one within a tar file."""
     try:
-        about = os.stat(path)
-        if stat.S_ISDIR(about.st_mode):
-            raise BadImage("it is a folder")
-        if not stat.S_ISREG(about.st_mode):
-            raise BadImage("it is not a plain file")
-        if about.st_size > MAX_BYTES:
-            raise BadImage(f"its {about.st_size / 2**30:.1f} GiB are too many for an image")
-        content = Path(path).read_bytes()
+        member = MEMBER.match(os.fspath(path))
+        content = _read_member(member[1], *map(int, member.groups()[1:])) if member else _read_file(path)
     except FileNotFoundError:
         raise BadImage("there is no such file") from None
     except (OSError, ValueError) as error:  # ValueError: a zero byte in the name
@@ -82,14 +89,50 @@ def read(path: str | Path) -> bytes:
     return content
 
 
+def _read_file(path: str | Path) -> bytes:
+    about = os.stat(path)
+    if stat.S_ISDIR(about.st_mode):
+        raise BadImage("it is a folder")
+    if not stat.S_ISREG(about.st_mode):
+        raise BadImage("it is not a plain file")
+    if about.st_size > MAX_BYTES:
+        raise BadImage(f"its {about.st_size / 2**30:.1f} GiB are too many for an image")
+    return Path(path).read_bytes() if about.st_size else b""  # empty ones of the system may block
+
+
+def _read_member(shard: str, offset: int, length: int, time: int) -> bytes:
+    with open(shard, "rb") as file:
+        if os.fstat(file.fileno()).st_mtime_ns != time:
+            raise BadImage("its shard was changed meanwhile")
+        if length > MAX_BYTES:
+            raise BadImage(f"its {length / 2**30:.1f} GiB are too many for an image")
+        return os.pread(file.fileno(), length, offset)
+
+
 def fingerprint(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
-def decode_bytes(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """As `decode`, of a file's content."""
+def size_of(path: str | Path) -> tuple[int, int]:
+    """Width and height in pixels, from the header of an image file. Raises BadImage."""
+    content = read(path)
     try:
         with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
+            return image.size
+    except Exception as error:
+        raise BadImage(DAMAGED) from error
+
+
+def decode_bytes(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """As `decode`, of a file's content."""
+    with warnings.catch_warnings(action="ignore"):
+        return decode_in_thread(content, size, frame, max_pixels)
+
+
+def decode_in_thread(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+    """The same with Pillow's warnings as they come: what ignores them is not for one thread among others."""
+    try:
+        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
             if image.width * image.height > max_pixels:
                 pixels = f"{image.width} x {image.height} pixels"
                 raise TooManyPixels(f"its {pixels} are more than the {max_pixels:,} allowed")
@@ -171,7 +214,7 @@ def _what_it_is(content: bytes) -> str:
 @contextlib.contextmanager
 def _no_stderr() -> Generator[None]:
     """libtiff writes its complaints to stderr itself."""
-    with contextlib.ExitStack() as stack, open(os.devnull, "wb") as nothing:
+    with ONE_STDERR, contextlib.ExitStack() as stack, open(os.devnull, "wb") as nothing:
         with contextlib.suppress(OSError):  # a program without stderr
             before = os.dup(2)
             stack.callback(os.close, before)

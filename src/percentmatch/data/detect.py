@@ -16,7 +16,8 @@ from percentmatch.data.fiftyone import label_entries, sample_entries
 from percentmatch.data.folder import list_files, read_utf8
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.memo import remember
-from percentmatch.data.metadata import metadata_files, read_metadata
+from percentmatch.data.metadata import NAMES, metadata_files, read_metadata
+from percentmatch.data.shards import names_shards
 from percentmatch.data.table import Table, open_table, to_manifest
 from percentmatch.errors import UserError
 
@@ -48,13 +49,21 @@ def read_labels(place: Path, images: Path | None = None, *, classes: Sequence[st
     """Labels in whatever format `place`, a file or a folder, holds them.
 
     A CSV file (`image,labels` or a column for each class), metadata.csv or metadata.jsonl, COCO instances, and exports
-    of Label Studio and FiftyOne. Paths are relative to `images`, or to the folder of the file.
+    of Label Studio and FiftyOne. Paths are relative to `images`, or to the folder of the file. Only those of a CSV
+    file, which people write themselves, may lead out of it.
     """
+    try:
+        return _read_labels(place, images, classes)
+    except RecursionError:
+        raise UserError(f"{place}: what it holds is nested too deeply to be labels; export it again") from None
+
+
+def _read_labels(place: Path, images: Path | None, classes: Sequence[str] | None) -> Manifest:
     if place.is_dir():
         if metadata_files(place):
             return read_metadata(place, images, classes=classes)
         place = place / _only_file(place)
-    if place.suffix.lower() in (".jsonl", ".ndjson"):
+    if place.name in NAMES or place.suffix.lower() in (".jsonl", ".ndjson"):
         return read_metadata(place, images, classes=classes)
     text = read_utf8(place)
     if text.lstrip()[:1] not in ("[", "{"):
@@ -77,6 +86,11 @@ def _from_json(file: Path, text: str, images: Path | None) -> tuple[Table, Path]
     if "labels" in content:
         folder = images or (file.parent / "data" if os.path.isdir(file.parent / "data") else file.parent)
         return table_of(file, *label_entries(file, content, folder)), folder
+    if "index" in content or "attrs" in content:
+        raise UserError(
+            f"{file}: FiftyOne's image labels with one file an image do not tell an image without labels from one that "
+            "shows none of the classes; export the dataset as FiftyOneImageClassificationDataset or FiftyOneDataset"
+        )
     raise UserError(
         f"{file}: this JSON is neither COCO instances (images, annotations and categories) nor an export of Label "
         "Studio (a list of tasks) or FiftyOne (labels or samples); give one of these, or a CSV file"
@@ -103,15 +117,15 @@ def _only_file(folder: Path) -> str:
     return found[0]
 
 
-def _root_kind(settings: DataSettings) -> Literal["voc", "coco"]:
+def _root_kind(settings: DataSettings) -> Literal["voc", "coco", "shards"]:
     root = Path(settings.root)
-    if not root.is_dir():
+    kind = layout_of(root) or ("shards" if names_shards(settings.root) else None)
+    if not kind and not root.is_dir():
         raise UserError(f"--root: there is no folder {root}; check the path")
-    kind = layout_of(root)
     if kind is None:
         raise UserError(
             f"--root: {root} is laid out neither like VOC (JPEGImages) nor like COCO "
-            "(annotations/instances_train*.json); give that folder, or your labels by --labels"
+            "(annotations/instances_train*.json) and holds no .tar shards; give that folder, or your labels by --labels"
         )
     return kind
 

@@ -1,15 +1,15 @@
 """The split that settings ask for: drawn, or read from a file."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-
-from torch import Tensor
 
 from percentmatch.config import DataSettings
 from percentmatch.data.detect import detected
+from percentmatch.data.labels import Labels
 from percentmatch.data.load import Say, print_to_stderr
 from percentmatch.data.manifest import Manifest
-from percentmatch.data.source import Data, validation_ids
+from percentmatch.data.source import OWN, Data, validation_ids
 from percentmatch.data.split import Split, make_split, read_split
 
 DRAWING = ("labeled", "validation", "official_validation", "split_kind", "split_seed")  # of no use with a split file
@@ -24,20 +24,27 @@ def split_data(settings: DataSettings, data: Data, *, saved: Path | None = None,
     pool = data.pool
     if settings.split_file and saved and saved.exists():
         say(f"the split comes from '{saved}', without regard to --split-file")
-        return read_split(saved, pool=pool.ids, test=data.test.ids, without_labels=_bare(pool.ids, pool.known))
-    return _split(settings, pool.ids, data.test.ids, data.validation, data.skipped, pool.targets, pool.known, say)
+        split = read_split(saved, pool=pool.ids, test=data.test.ids, without_labels=_bare(pool.ids, pool.labels))
+    else:
+        test, validation = data.test.ids, data.validation
+        split = _split(settings, pool.ids, test, validation, data.skipped, pool.labels, say)
+    if data.stream is None:
+        return split
+    if split.unlabeled:
+        say(f"left out {len(split.unlabeled)} unlabeled images that are no shards': those of the shards replace them")
+    return replace(split, unlabeled=(), stream=data.stream.digest)
 
 
 def split_manifest(settings: DataSettings, manifest: Manifest, *, say: Say = print_to_stderr) -> Split:
     """The same before any pixel is read."""
     pool = manifest.select([part != "test" for part in manifest.parts])
     test = [name for name, part in zip(manifest.ids, manifest.parts, strict=True) if part == "test"]
-    return _split(settings, pool.ids, test, validation_ids(settings, manifest), (), pool.targets, pool.known, say)
+    return _split(settings, pool.ids, test, validation_ids(settings, manifest), (), pool.labels, say)
 
 
-def _bare(ids: Sequence[str], known: Tensor) -> set[str]:
+def _bare(ids: Sequence[str], labels: Labels) -> set[str]:
     """The images without any label."""
-    return {name for name, some in zip(ids, known.any(1).tolist(), strict=True) if not some}
+    return {name for name, some in zip(ids, labels.known.in_rows().tolist(), strict=True) if not some}
 
 
 def _split(
@@ -46,12 +53,11 @@ def _split(
     test: Sequence[str],
     fixed_validation: Sequence[str],
     skipped: Sequence[str],
-    targets: Tensor,
-    known: Tensor,
+    labels: Labels,
     say: Say,
 ) -> Split:
     """Read from --split-file, or drawn."""
-    bare = _bare(pool, known)
+    bare = _bare(pool, labels)
     if settings.split_file:
         split = read_split(Path(settings.split_file), pool=pool, test=test, without_labels=bare, skipped=skipped)
         unused = [name for name in DRAWING if getattr(settings, name) != getattr(DataSettings, name)]
@@ -64,7 +70,7 @@ def _split(
         return split
     if unfit := len(bare.intersection(fixed_validation)):
         say(f"{unfit} of {len(fixed_validation)} images for validation have no labels; they count as unlabeled")
-    usual = "every-class" if detected(settings).data == "files" else "random"
+    usual = "every-class" if detected(settings).data in OWN else "random"
     kind = usual if settings.split_kind == "auto" else settings.split_kind
     return make_split(
         pool,
@@ -74,5 +80,5 @@ def _split(
         seed=settings.split_seed,
         without_labels=bare,
         fixed_validation=fixed_validation,
-        keep_classes=targets * known if kind == "every-class" else None,
+        keep_classes=labels.targets if kind == "every-class" else None,
     )

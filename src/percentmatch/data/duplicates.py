@@ -1,5 +1,6 @@
 """Groups of files that show the same image: the same bytes, the same pixels, or nearly the same picture."""
 
+import io
 import warnings
 from collections import defaultdict
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ from PIL import Image
 from torch import Tensor
 
 from percentmatch.data.cache import Progress
-from percentmatch.data.decode import FORMATS, fingerprint, read
+from percentmatch.data.decode import FORMATS, fingerprint, is_member, read
 from percentmatch.data.near import near_pairs, sketch
 
 Size = tuple[int, int]
@@ -32,7 +33,8 @@ def file_sizes(paths: Sequence[Path], rows: Sequence[int]) -> dict[int, Size]:
     sizes = {}
     with warnings.catch_warnings(action="ignore"):  # of very large images
         for row in rows:
-            with Image.open(paths[row], formats=FORMATS) as image:
+            file = io.BytesIO(read(paths[row])) if is_member(paths[row]) else paths[row]
+            with Image.open(file, formats=FORMATS) as image:
                 sizes[row] = image.size
     return sizes
 

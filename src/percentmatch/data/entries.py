@@ -8,8 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from percentmatch.data.folder import read_utf8
-from percentmatch.data.table import NOWHERE, PART_OF, Table
+from percentmatch.data.manifest import check_room
+from percentmatch.data.table import NOWHERE, PART_OF, Code, Table
 from percentmatch.errors import UserError
+
+DEEPEST = 32  # folders of a path that are compared
 
 
 @dataclass(frozen=True)
@@ -29,13 +32,16 @@ def table_of(file: Path, entries: Sequence[Entry], class_names: Sequence[str] | 
         raise UserError(f"{file} names no image; export the data again")
     if class_names is None:
         class_names = sorted({name for entry in entries for name in (*(entry.labels or ()), *entry.unsure)})
-    rows = []
-    for entry in entries:
-        shown, unsure = set(entry.labels or ()), set(class_names if entry.labels is None else entry.unsure)
-        cells = ["?" if name in unsure else "1" if name in shown else "0" for name in class_names]
-        rows.append([entry.image, entry.part, *cells, ""])
+    check_room(str(file), len(entries), len(class_names))
     header = ["image", "part", *class_names]
-    return Table(file, header, rows, [entry.source for entry in entries], image=0, labels=NOWHERE, part=1)
+    column_of = {name: column for column, name in enumerate(header) if column > 1}
+    codes = []
+    for entry in entries:
+        unsure = {column_of[name] for name in entry.unsure if name in column_of}
+        shown = {column_of[name] for name in entry.labels or () if name in column_of} - unsure
+        codes.append(Code(tuple(shown), None if entry.labels is None else tuple(unsure)))
+    rows, sources = [[entry.image, entry.part] for entry in entries], [entry.source for entry in entries]
+    return Table(file, header, rows, sources, image=0, labels=NOWHERE, part=1, inside=True, codes=codes)
 
 
 def load_json(file: Path, text: str | None = None) -> Any:
@@ -56,6 +62,6 @@ def part_among(tags: object) -> str:
 
 def nearest(folder: Path, name: str) -> str | None:
     """The longest ending of a path that is a file in `folder`."""
-    pieces = [piece for piece in name.replace("\\", "/").split("/") if piece]
+    pieces = [piece for piece in name.replace("\\", "/").split("/") if piece not in ("", ".", "..")][-DEEPEST:]
     endings = ["/".join(pieces[start:]) for start in range(len(pieces))]
     return next((ending for ending in endings if os.path.isfile(folder / ending)), None)

@@ -1,38 +1,68 @@
-"""FiftyOne's exports: the labels.json of an image classification dataset, and the samples.json of a whole one."""
+"""FiftyOne's exports: the labels.json of an image classification dataset, and the samples.json of a whole one.
+
+Beside labels.json, data.json may say where the images are, if they were not exported.
+"""
 
 from pathlib import Path
 from typing import Any
 
-from percentmatch.data.entries import Entry, nearest, part_among
-from percentmatch.data.folder import read_folder
+from percentmatch.data.entries import Entry, load_json, nearest, part_among
+from percentmatch.data.folder import is_image_name, read_folder
 from percentmatch.errors import UserError
 
 FIELD = "ground_truth"  # what counts where several fields hold classifications
+PLACES = "data.json"  # beside labels.json: the path of each image by its name
 
 
 def label_entries(file: Path, content: dict[str, Any], folder: Path) -> tuple[list[Entry], list[str] | None]:
-    """labels.json: an image for each name, which has no suffix; and the classes in their order, if it lists them."""
+    """labels.json: an image for each name; and the classes in their order, if it lists them.
+
+    A name is a path without suffix in `folder`, or a whole path; data.json says the path where there is one.
+    """
     classes, labels = content.get("classes"), content["labels"]
     if not isinstance(labels, dict) or not (classes is None or isinstance(classes, list)):
         raise UserError(f"{file}: 'labels' must name images and 'classes' must be a list; export the dataset again")
     names = None if classes is None else [str(name) for name in classes]
-    file_of = {name.rpartition(".")[0]: name for name in reversed(read_folder(folder).ids)} if labels else {}
+    known = frozenset(names or ())
+    places = _places(file)
+    file_of = {} if all(name in places or is_image_name(name) for name in labels) else _by_stem(folder)
     entries = []
     for image, value in labels.items():
         source = f"{file}, image {image!r}"
-        shown = None if value is None else [_name(each, names, source) for each in _several(value)]
-        entries.append(Entry(file_of.get(image, image), shown, source))
+        shown = None if value is None else [_name(each, names, source, known) for each in _several(value)]
+        found = file_of.get(image, [])
+        if len(found) > 1:
+            raise UserError(f"{source}: {' and '.join(found[:2])} have this name; give a folder without the others")
+        place = str(places.get(image, image))
+        entries.append(Entry(found[0] if found else nearest(folder, place) or place, shown, source))
     return entries, names
+
+
+def _places(file: Path) -> dict[str, Any]:
+    """What data.json beside the file says."""
+    manifest = file.with_name(PLACES)
+    places = load_json(manifest) if manifest.is_file() else {}
+    if not isinstance(places, dict):
+        raise UserError(f"{manifest} must say the path of each image by its name; export the dataset again")
+    return places
+
+
+def _by_stem(folder: Path) -> dict[str, list[str]]:
+    """The images of a folder by their names without suffix."""
+    found: dict[str, list[str]] = {}
+    for name in read_folder(folder).ids:
+        found.setdefault(name.rpartition(".")[0], []).append(name)
+    return found
 
 
 def _several(value: object) -> list[object]:
     return value if isinstance(value, list) else [value]
 
 
-def _name(value: object, names: list[str] | None, source: str) -> str:
-    """A label as a name or a place among the classes, alone or with its confidence."""
+def _name(value: object, names: list[str] | None, source: str, known: frozenset[str] = frozenset()) -> str:
+    """A label as a name or a place among the classes, alone or with its confidence; `known` are the names as a set."""
     value = value.get("label") if isinstance(value, dict) else value
-    if isinstance(value, str) and (names is None or value in names):
+    if isinstance(value, str) and (names is None or value in known):
         return value
     if not isinstance(value, int) or names is None or not 0 <= value < len(names):
         raise UserError(f"{source}: {value!r} is no label and no place among the classes; export the dataset again")

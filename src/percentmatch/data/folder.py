@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
-import torch
-
+from percentmatch.data.labels import Labels
 from percentmatch.data.manifest import Manifest
 from percentmatch.errors import UserError
+from percentmatch.files import MOST_BYTES, read_plain
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")  # in any case
+DEEPEST = 64  # folders within folders
+LONGEST_NAME = 1024  # letters; no system has longer ones, and long ones are slow to compare
 
 
 class Found(NamedTuple):
@@ -25,22 +27,23 @@ class Found(NamedTuple):
 def unlabeled_manifest(source: Path, class_names: Sequence[str]) -> Manifest:
     """The images of a folder, or of a text file with one path a line, with every label unknown."""
     found = read_folder(source) if os.path.isdir(source) else read_list(source)
-    none = torch.zeros(len(found.ids), len(class_names), dtype=torch.uint8)  # (n, c)
-    parts = ("",) * len(found.ids)
-    return Manifest(found.paths, found.ids, none, none, none, parts, tuple(class_names), found.sources)
+    none, parts = Labels.none(len(found.ids), len(class_names)), ("",) * len(found.ids)
+    return Manifest(**found._asdict(), parts=parts, class_names=tuple(class_names), **vars(none))
 
 
 def read_folder(folder: Path) -> Found:
     """All images in the folder and the folders below it, sorted; hidden files and folders are skipped."""
     ids, seen = [], set()
     for place, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        base = Path(os.path.relpath(place, folder)).as_posix() + "/"
+        if base.count("/") > DEEPEST:
+            raise UserError(f"{folder} has folders {DEEPEST} deep and more; give the one that holds the images")
         real = os.path.realpath(place)
         if real in seen:  # a link back up, or to a folder already read
             folders.clear()
             continue
         seen.add(real)
         folders[:] = sorted(name for name in folders if not name.startswith("."))
-        base = Path(os.path.relpath(place, folder)).as_posix() + "/"
         names = [name for name in names if is_image_name(name)]
         ids += names if base == "./" else [base + name for name in names]
     if not ids:
@@ -81,9 +84,9 @@ def read_utf8(file: Path) -> str:
     return text
 
 
-def read_bytes(file: Path) -> bytes:
+def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
     try:
-        return file.read_bytes()
+        return read_plain(file, most)
     except FileNotFoundError:
         raise UserError(f"there is no file {file}; check the path") from None
     except OSError as error:
@@ -94,19 +97,32 @@ def list_files(folder: str | Path) -> list[str]:
     """The names of the files in a folder, from one listing."""
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if entry.is_file()]
+            return [entry.name for entry in entries if _is_file(entry)]
     except OSError as error:
         _refuse(error)
 
 
+def _is_file(entry: os.DirEntry[str]) -> bool:
+    try:
+        return entry.is_file()
+    except OSError:  # a link that leads to itself
+        return False
+
+
 def find_images(
-    folder: Path, texts: Sequence[str], sources: Sequence[str], *, absent: list[int] | None = None
+    folder: Path,
+    texts: Sequence[str],
+    sources: Sequence[str],
+    *,
+    absent: list[int] | None = None,
+    inside: bool = False,
 ) -> list[str]:
     """The images these texts name, each as its path within `folder` with forward slashes and as it is spelt on disk.
 
     Backslashes separate folders too. Where no file has exactly this name, the one that differs only in case or in how
     an accent is encoded is taken. Each folder is listed once; no file is looked at by itself. A missing image is an
-    error; with `absent`, which gets its place among the texts, its name is empty instead.
+    error; with `absent`, which gets its place among the texts, its name is empty instead. With `inside`, what is not
+    in the folder is missing.
     """
     if not os.path.isdir(folder):
         raise UserError(f"there is no folder {folder}; give the folder that holds the images")
@@ -115,10 +131,11 @@ def find_images(
     found, missing = [], []
     for row, text in enumerate(texts):
         name = os.path.normpath(text.strip().replace("\\", "/")).replace(os.sep, "/").removeprefix(base)
+        outside = inside and (os.path.isabs(name) or name.partition("/")[0] == "..")
         place, _, last = (base + name if not os.path.isabs(name) else name).rpartition("/")
-        if place not in listings:
+        if place not in listings and not outside:
             listings[place] = _Listing(place or "/")
-        actual = listings[place].find(last)
+        actual = None if outside else listings[place].find(last)
         if actual is None:
             missing.append(row)
         found.append("" if actual is None else name if actual == last else name.removesuffix(last) + actual)
@@ -147,6 +164,8 @@ class _Listing:
     def find(self, name: str) -> str | None:
         if name in self.names:
             return name
+        if len(name) > LONGEST_NAME:
+            return None
         if not self.folded:
             for other in sorted(self.names):
                 key = _fold(other)

@@ -6,15 +6,17 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor
 
+from percentmatch.data.labels import Flags, Labels, keeps_labels, taken
 from percentmatch.errors import UserError
 
 
+@keeps_labels
 @dataclass(frozen=True)
 class Images:
     """n images of one size. A label is 0 or 1 where `known` is 1, and means nothing where `known` is 0.
 
     `difficult` marks pairs whose every object is hard to see (VOC): target 0, known 1. Training takes them as negative,
-    scoring leaves them out or counts them as positive.
+    scoring leaves them out or counts them as positive. The three tables are kept in `labels`, and made when asked for.
     """
 
     pixels: Tensor  # (n, 3, h, w) uint8
@@ -23,21 +25,24 @@ class Images:
     ids: tuple[str, ...]  # n names, unique
     class_names: tuple[str, ...]  # c
     difficult: Tensor = field(default_factory=lambda: torch.zeros(0, dtype=torch.uint8))  # (n, c) uint8; empty: no pair
+    labels: Labels = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         n, c = len(self.ids), len(self.class_names)
-        if not self.difficult.numel():
-            object.__setattr__(self, "difficult", torch.zeros(n, c, dtype=torch.uint8))
-        labels = dict.fromkeys(("targets", "known", "difficult"), (n, c))
-        shapes = {"pixels": (n, 3, *self.pixels.shape[2:]), **labels}
-        for name, shape in shapes.items():
-            found = getattr(self, name)
-            if found.dtype != torch.uint8 or tuple(found.shape) != shape:
-                raise UserError(f"{name} must be uint8 of shape {shape}, not {found.dtype} of {tuple(found.shape)}")
+        tables, shape = taken(self), (n, 3, *self.pixels.shape[2:])
+        if isinstance(tables["difficult"], Tensor) and not tables["difficult"].numel():
+            tables["difficult"] = Flags.full(n, c)
+        for name, found, wanted in [("pixels", self.pixels, shape), *((*each, (n, c)) for each in tables.items())]:
+            kind = found.dtype if isinstance(found, Tensor) else torch.uint8
+            if kind != torch.uint8 or tuple(found.shape) != wanted:
+                raise UserError(f"{name} must be uint8 of shape {wanted}, not {kind} of {tuple(found.shape)}")
         if self.pixels.ndim != 4 or len(set(self.ids)) < n or len(set(self.class_names)) < c or c == 0:
             raise UserError("images must be (n, 3, h, w), with ids that differ and at least one class, all different")
-        if n and bool(((self.targets > 1) & (self.known > 0)).any()):
+        labels, targets = Labels.of(**tables), tables["targets"]
+        odd = targets > 1 if isinstance(targets, Tensor) else torch.zeros(0)  # allowed where a label is unknown
+        if odd.any() and (odd & (labels.known.dense() > 0)).any():
             raise UserError("targets must be 0 or 1 where they are known")
+        object.__setattr__(self, "labels", labels)
 
     def __len__(self) -> int:
         return len(self.pixels)
@@ -53,8 +58,8 @@ class Images:
     def part(self, ids: Sequence[str]) -> "Images":
         """The images of these ids, in their order."""
         rows = self.rows(ids)
-        labels = self.targets[rows], self.known[rows]
-        return Images(self.pixels[rows], *labels, tuple(ids), self.class_names, self.difficult[rows])
+        labels = vars(self.labels.select(rows))
+        return Images(self.pixels[rows], ids=tuple(ids), class_names=self.class_names, **labels)
 
     def scoring_labels(self, *, count_difficult: bool) -> tuple[Tensor, Tensor]:
         """Targets and known, (n, c) each, to score with: difficult pairs count as positive or are left out."""

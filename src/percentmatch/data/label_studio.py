@@ -2,6 +2,7 @@
 
 import json
 import re
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -32,11 +33,11 @@ def from_table(table: Table, folder: Path) -> Table:
         cell = row[answers[0]].strip()
         try:
             value = json.loads(cell) if cell.startswith("{") else cell
-        except ValueError:
+        except (ValueError, RecursionError):
             raise UserError(f"{source}: {cell!r} is not JSON; export the file again") from None
         changed = {answers[0]: json.dumps(_answer(value, source)), table.image: find(folder, row[table.image])}
         rows.append([changed.get(column, old) for column, old in enumerate(row)])
-    return replace(table, rows=rows, labels=answers[0])
+    return replace(table, rows=rows, labels=answers[0], inside=True)
 
 
 def entries(file: Path, tasks: list[Any], folder: Path) -> list[Entry]:
@@ -69,8 +70,9 @@ def entries(file: Path, tasks: list[Any], folder: Path) -> list[Entry]:
 def find(folder: Path, text: str) -> str:
     """The image in `folder` that a task names: by a path, an address, or the name it got when it was uploaded."""
     if "://" in text or text.startswith("/data/"):
-        address = urlsplit(text)
-        text = parse_qs(address.query).get("d", [unquote(address.path)])[0]
+        with suppress(ValueError):  # no address after all
+            address = urlsplit(text)
+            text = parse_qs(address.query).get("d", [unquote(address.path)])[0]
     return nearest(folder, text) or nearest(folder, UPLOADED.sub("", text.rpartition("/")[2])) or text
 
 

@@ -5,10 +5,12 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+import torch
+
 from percentmatch.data import label_studio
 from percentmatch.data.folder import find_images
 from percentmatch.data.manifest import Manifest
-from percentmatch.data.table import NOWHERE, Table, open_table, to_manifest
+from percentmatch.data.table import CELLS, NOTHING_KNOWN, NOWHERE, UNKNOWN, Table, open_table, to_manifest
 from percentmatch.errors import UserError, did_you_mean
 
 MOST = 100  # rows that cannot be read; a file with more needs another look first
@@ -27,14 +29,17 @@ class Finding:
 
 
 def read_leniently(file: Path, images: Path | None, classes: Sequence[str] | None) -> tuple[Manifest, list[Finding]]:
-    """The rows that can be read, and what is wrong with the others; of an image named twice, the first row counts."""
+    """The rows that can be read, and what is wrong with the others.
+
+    Of an image named twice, the first row counts that knows a label.
+    """
     folder = images or file.parent
     table = open_table(file)
     if label_studio.is_export(table):
         table = label_studio.from_table(table, folder)
     findings, absent = [], []
     texts = [row[table.image] for row in table.rows]
-    names = find_images(folder, texts, table.sources, absent=absent)
+    names = find_images(folder, texts, table.sources, absent=absent, inside=table.inside)
     if absent:
         if len(absent) == len(names):
             find_images(folder, texts, table.sources)  # says that none is there
@@ -60,12 +65,25 @@ def _rows(table: Table, rows: Sequence[int]) -> Table:
 
 
 def _layers(table: Table, folder: Path) -> list[Table]:
-    """Tables that name each image once: by its first row, then by its second where there is one, and so on."""
+    """Tables that name each image once: by its first row, then by its second where there is one, and so on.
+
+    Rows that know no label are left out where the image has others.
+    """
     rows_of: dict[str, list[int]] = {}
     for row, name in enumerate(find_images(folder, [cells[table.image] for cells in table.rows], table.sources)):
         rows_of.setdefault(name, []).append(row)
+    for name, rows in rows_of.items():
+        rows_of[name] = [row for row in rows if not _knows_nothing(table, row)] or rows[:1]
     depth = max(map(len, rows_of.values()))
     return [_rows(table, [rows[min(layer, len(rows) - 1)] for rows in rows_of.values()]) for layer in range(depth)]
+
+
+def _knows_nothing(table: Table, row: int) -> bool:
+    cells = [cell.strip().lower() for cell in table.rows[row][:-1]]
+    if table.labels != NOWHERE:
+        return cells[table.labels] == NOTHING_KNOWN
+    others = (cell for column, cell in enumerate(cells) if column not in (table.image, table.part))
+    return all(CELLS.get(cell) == UNKNOWN for cell in others)
 
 
 def _without_refused(table: Table, folder: Path, columns: Sequence[str] | None) -> tuple[Table, list[str]]:
@@ -97,11 +115,15 @@ def _with_strays(
     named = sorted({name for table in layers for name in to_manifest(table, folder).class_names})
     if classes is None:
         return named, []
-    every = [*classes, *(name for name in named if name not in classes)]
+    asked = set(classes)
+    every = [*classes, *(name for name in named if name not in asked)]
     items = {}
     for manifest in (to_manifest(table, folder, every) for table in layers):
+        rows_of: dict[int, list[int]] = {}
+        for row, column in zip(*(each.tolist() for each in manifest.labels.targets.ones()), strict=True):
+            rows_of.setdefault(column, []).append(row)
         for column in range(len(classes), len(every)):
-            rows = manifest.targets[:, column].nonzero().flatten().tolist()
+            rows = rows_of.get(column)
             if rows and every[column] not in items:  # else a piece of a class that holds a space
                 hint = did_you_mean(every[column], classes)
                 text = f"{manifest.sources[rows[0]]}: {every[column]!r}, on {len(rows)} images{hint}"
@@ -116,7 +138,9 @@ def _told_differently(manifests: Sequence[Manifest]) -> list[Finding]:
     first = manifests[0]
     labels, parts = {}, {}  # by their text, as the rows of an image come in several tables
     for other in manifests[1:]:
-        apart = ((other.targets != first.targets) | (other.known != first.known)).any(1).tolist()
+        both = ((getattr(each.labels, name).parts() for each in (first, other)) for name in ("targets", "known"))
+        apart = [torch.cat([(mine != theirs).any(1) for mine, theirs in zip(*each, strict=True)]) for each in both]
+        apart = (apart[0] | apart[1]).tolist()
         for row, name in enumerate(first.ids):
             both = f"{first.sources[row]} and {other.sources[row]}"
             if apart[row]:

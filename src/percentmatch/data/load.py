@@ -8,12 +8,13 @@ from typing import Literal
 from percentmatch.data.cache import Progress, cache_folder, open_cache
 from percentmatch.data.images import Images
 from percentmatch.data.manifest import Manifest
+from percentmatch.errors import visible
 
 Say = Callable[[str], None]
 
 
 def print_to_stderr(sentence: str) -> None:
-    print(sentence, file=sys.stderr, flush=True)
+    print(visible(sentence), file=sys.stderr, flush=True)
 
 
 def load_images(
@@ -53,4 +54,4 @@ def load_images(
         say(f"skipped {len(cached.bad)} of {len(manifest)} images")
         good = [row for row in range(len(manifest)) if row not in cached.bad]
         manifest, pixels = manifest.select(good), pixels[good]
-    return Images(pixels, manifest.targets, manifest.known, manifest.ids, manifest.class_names, manifest.difficult)
+    return Images(pixels, ids=manifest.ids, class_names=manifest.class_names, **vars(manifest.labels))

@@ -2,23 +2,29 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from percentmatch.data.labels import Labels, keeps_labels, taken
 from percentmatch.errors import UserError, did_you_mean
 
 PARTS = ("train", "validation", "test")
+MOST_CLASSES = 25_000
+MOST_PAIRS = 1 << 35  # of image and class, which are kept sparsely, and hashed one by one
+MOST_CELLS = 1 << 30  # where each is a text or number of its own
 
 
+@keeps_labels
 @dataclass(frozen=True, eq=False)
 class Manifest:
     """n images. A label is 0 or 1 where `known` is 1, and means nothing where `known` is 0.
 
     `difficult` marks pairs whose every object is hard to see (VOC): target 0, known 1. Training takes them as
-    negative, scoring leaves them out or counts them as positive.
+    negative, scoring leaves them out or counts them as positive. The three tables are kept in `labels`, and made when
+    asked for.
     """
 
     paths: tuple[Path, ...]  # n files
@@ -29,6 +35,7 @@ class Manifest:
     parts: tuple[str, ...]  # n, each of PARTS, or "" where the data does not say
     class_names: tuple[str, ...]  # c names, unique
     sources: tuple[str, ...]  # n, where each row was read, for messages: "labels.csv, line 17"
+    labels: Labels = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         n, c = len(self.ids), len(self.class_names)
@@ -39,11 +46,14 @@ class Manifest:
         for name in ("paths", "parts", "sources"):
             if len(getattr(self, name)) != n:
                 raise UserError(f"{name} has {len(getattr(self, name))} entries for {n} images; give one for each")
-        for name in ("targets", "known", "difficult"):
-            values = getattr(self, name)
-            if values.shape != (n, c) or values.dtype != torch.uint8 or int(values.max()) > 1:
-                found = f"{values.dtype} of shape {tuple(values.shape)}"
+        tables = taken(self)
+        for name, values in tables.items():
+            kind = values.dtype if isinstance(values, Tensor) else torch.uint8
+            most = int(values.max()) if isinstance(values, Tensor) and values.shape == (n, c) else 1
+            if values.shape != (n, c) or kind != torch.uint8 or most > 1:
+                found = f"{kind} of shape {tuple(values.shape)}"
                 raise UserError(f"{name} is {found}; it must be torch.uint8 of shape ({n}, {c}) and hold only 0 and 1")
+        object.__setattr__(self, "labels", Labels.of(**tables))
         if len(set(self.ids)) < n:
             first, second = _first_twins(self.ids)
             where = f"{self.sources[first]} and {self.sources[second]}"
@@ -76,9 +86,7 @@ class Manifest:
         return Manifest(
             paths=tuple(self.paths[row] for row in places),
             ids=tuple(self.ids[row] for row in places),
-            targets=self.targets[index],
-            known=self.known[index],
-            difficult=self.difficult[index],
+            **vars(self.labels.select(index)),
             parts=tuple(self.parts[row] for row in places),
             class_names=self.class_names,
             sources=tuple(self.sources[row] for row in places),
@@ -86,12 +94,12 @@ class Manifest:
 
     def choose(self, classes: Sequence[str]) -> "Manifest":
         """The same images with these classes only, in this order."""
-        missing = next((name for name in classes if name not in self.class_names), None)
+        column_of = {name: column for column, name in enumerate(self.class_names)}
+        missing = next((name for name in classes if name not in column_of), None)
         if missing is not None:
             raise UserError(f"the data has no class {missing!r}{did_you_mean(missing, self.class_names)}")
-        columns = [self.class_names.index(name) for name in classes]
-        labels = {name: getattr(self, name)[:, columns] for name in ("targets", "known", "difficult")}
-        return replace(self, class_names=tuple(classes), **labels)
+        labels = self.labels.choose([column_of[name] for name in classes])
+        return replace(self, class_names=tuple(classes), **vars(labels))
 
     def part(self, *names: str) -> "Manifest":
         """The images of one part, or of several, in the order they have here."""
@@ -102,17 +110,25 @@ class Manifest:
         return self.select(rows)
 
 
+def check_room(where: str, images: int, classes: int, most: int = MOST_PAIRS) -> None:
+    """Refuse, before any room is taken, what a wrong column or a hostile file asks for."""
+    if classes > MOST_CLASSES or images * classes > most:
+        raise UserError(
+            f"{where} names {classes:,} classes for {images:,} images, more than can be learnt; look whether these are "
+            "labels, or name the classes to learn by --classes"
+        )
+
+
 def concat(first: Manifest, second: Manifest) -> Manifest:
     """The images of two manifests with the same classes."""
     if first.class_names != second.class_names:
         odd = sorted(set(first.class_names) ^ set(second.class_names)) or ["their order"]
         raise UserError(f"{first.sources[0]} and {second.sources[0]} differ in their classes: {', '.join(odd)}")
     names = ("paths", "ids", "parts", "sources")
-    labels = ("targets", "known", "difficult")
     return Manifest(
         class_names=first.class_names,
         **{name: getattr(first, name) + getattr(second, name) for name in names},
-        **{name: torch.cat([getattr(first, name), getattr(second, name)]) for name in labels},
+        **vars(Labels.cat(first.labels, second.labels)),
     )
 
 
@@ -133,13 +149,11 @@ def join(labeled: Manifest, unlabeled: Manifest) -> Manifest:
             name = f"unlabeled/{name}"
         taken.add(name)
         ids.append(name)
-    none = torch.zeros(len(rows), len(labeled.class_names), dtype=torch.uint8)  # (rows, c)
+    none = Labels.none(len(rows), len(labeled.class_names))
     return Manifest(
         paths=labeled.paths + tuple(unlabeled.paths[row] for row in rows),
         ids=labeled.ids + tuple(ids),
-        targets=torch.cat([labeled.targets, none]),
-        known=torch.cat([labeled.known, none]),
-        difficult=torch.cat([labeled.difficult, none]),
+        **vars(Labels.cat(labeled.labels, none)),
         parts=labeled.parts + tuple(unlabeled.parts[row] for row in rows),
         class_names=labeled.class_names,
         sources=labeled.sources + tuple(unlabeled.sources[row] for row in rows),

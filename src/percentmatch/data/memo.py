@@ -13,10 +13,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
+from percentmatch.data.labels import Flags
 from percentmatch.data.manifest import Manifest
 
-VERSION = 1
+VERSION = 3
 LABELS = ("targets", "known", "difficult")
+FLAGS = ("usual", "starts", "columns")
 NAMES = ("paths", "ids", "parts", "class_names", "sources")
 
 
@@ -40,13 +42,24 @@ def remember(read: Callable[[], Manifest], file: Path, images: Path, *settings: 
 def _pack(manifest: Manifest) -> bytes:
     names = {name: [str(value) for value in getattr(manifest, name)] for name in NAMES}
     text = torch.frombuffer(bytearray(json.dumps(names).encode()), dtype=torch.uint8)
-    return save({"names": text, **{name: getattr(manifest, name).contiguous() for name in LABELS}})
+    tables = {name: getattr(manifest.labels, name) for name in LABELS}
+    flags = {f"{name}.{field}": getattr(table, field) for name, table in tables.items() for field in FLAGS}
+    return save({"names": text, **flags})
 
 
 def _unpack(content: bytes) -> Manifest:
-    fields: dict[str, Any] = load(content)
-    for name, values in json.loads(bytes(fields.pop("names").numpy())).items():
+    stored = load(content)
+    fields: dict[str, Any] = json.loads(bytes(stored.pop("names").numpy()))
+    for name, values in fields.items():
         fields[name] = tuple(map(Path, values) if name == "paths" else values)
+    width = len(fields["class_names"])
+    for name in LABELS:
+        fields[name] = flags = Flags(*(stored[f"{name}.{field}"] for field in FLAGS), width)
+        ends, columns = flags.starts, flags.columns
+        if ends[0] != 0 or (ends.diff() < 0).any() or ends[-1] != len(columns) or len(ends) != len(flags) + 1:
+            raise ValueError("rows of labels do not fit")
+        if ((columns < 0) | (columns >= width)).any() or (flags.usual > 1).any():
+            raise ValueError("labels of no class")
     return Manifest(**fields)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from percentmatch.data.folder import read_utf8
-from percentmatch.data.manifest import Manifest
+from percentmatch.data.manifest import MOST_CELLS, Manifest, check_room
 from percentmatch.data.table import PART_OF, Table, find_columns, open_table, to_manifest
 from percentmatch.errors import UserError
 
@@ -46,7 +46,7 @@ def metadata_files(folder: Path) -> dict[Path, str]:
 
 
 def _open(file: Path) -> Table:
-    return open_table(file) if file.suffix.lower() == ".csv" else _open_lines(file)
+    return replace(open_table(file), inside=True) if file.suffix.lower() == ".csv" else _open_lines(file)
 
 
 def _open_lines(file: Path) -> Table:
@@ -71,11 +71,12 @@ def _open_lines(file: Path) -> Table:
     if "file_name" not in header:
         raise UserError(f"{file} has no file_name; write one in each line")
     columns = find_columns(file, header)
+    check_room(str(file), len(entries), len(header), MOST_CELLS)
     rows = [[*(_cell(entry.get(name)) for name in header), ""] for entry in entries]
     bare = next((row for row, entry in enumerate(entries) if not entry.get("file_name")), None)
     if bare is not None:
         raise UserError(f"{sources[bare]}: there is no file_name; name the image or remove the line")
-    return Table(file, header, rows, sources, *columns)
+    return Table(file, header, rows, sources, *columns, inside=True)
 
 
 def _cell(value: object) -> str:

@@ -4,6 +4,9 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Literal
+
+import torch
 
 from percentmatch.config import Config, DataSettings
 from percentmatch.data.cache import Progress, cache_folder
@@ -11,19 +14,23 @@ from percentmatch.data.coco import read_coco
 from percentmatch.data.detect import detected, read_labels
 from percentmatch.data.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.images import Images
+from percentmatch.data.labeled_shards import labeled_manifest
 from percentmatch.data.load import Say, load_images, print_to_stderr
 from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.memo import remember
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.data.shards import Shards, names_shards, open_shards
+from percentmatch.data.stream import Stream
 from percentmatch.data.voc import read_voc
 from percentmatch.errors import UserError
 from percentmatch.records import Task
 
 SCENES_SEED = 2022  # the scenes are one fixed data set; a run's seeds choose labels and training, not pictures
 FIRST_TEST_SCENE = 1_000_000  # pools begin at 0, and hold at most as many, so none holds a test scene
-BELONGS = {"root": ("voc", "coco"), "year": ("voc", "coco"), "labels": ("files",), "images": ("files",)}
+OWN = ("files", "shards")  # kinds of data that are the user's, not an experiment's
+BELONGS = {"root": ("voc", "coco", "shards"), "year": ("voc", "coco"), "labels": ("files",), "images": ("files",)}
 BELONGS |= {"drop_empty": ("coco",), "official_validation": ("voc", "custom")}
-BELONGS |= {"unlabeled": ("files", "voc", "coco"), "classes": ("files", "voc", "coco")}
+BELONGS |= dict.fromkeys(("unlabeled", "classes"), ("files", "voc", "coco", "shards"))
 
 
 @dataclass(frozen=True)
@@ -34,6 +41,7 @@ class Data:
     test: Images
     validation: tuple[str, ...] = ()  # ids of the pool's images that the data itself sets apart for validation
     skipped: tuple[str, ...] = ()  # ids of images that are in neither because they cannot be read
+    stream: Stream | None = None  # unlabeled images in shards: then the pool's own are not learnt from
 
     def __post_init__(self) -> None:
         if self.pool.class_names != self.test.class_names:
@@ -44,6 +52,11 @@ class Data:
         foreign = set(self.validation) - set(self.pool.ids)
         if foreign:
             raise UserError(f"validation image '{min(foreign)}' is not in the pool")
+        if self.stream and self.pool.pixels.shape[2:] != (self.stream.size, self.stream.size):
+            shape = " x ".join(map(str, self.pool.pixels.shape[2:]))
+            raise UserError(
+                f"the pool's images have {shape} pixels, the stream's {self.stream.size} a side; make them alike"
+            )
 
 
 def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr) -> Manifest:
@@ -53,17 +66,44 @@ def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr) -> Mani
     """
     settings = detected(settings)
     _check_flags(settings)
-    readers = {"files": _files, "voc": _voc, "coco": _coco}
+    readers = {"files": _files, "voc": _voc, "coco": _coco, "shards": _shards}
     if settings.data == "custom":
         raise UserError(
             "this run's data was given in Python; give it again: train(..., data=...), score_run(..., data=...)"
         )
     if settings.data not in readers:
-        raise UserError(f"{settings.data} are drawn, not read from files; name --data files, voc or coco")
+        raise UserError(f"{settings.data} are drawn, not read from files; name --data files, voc, coco or shards")
     manifest = readers[settings.data](settings)
     if settings.task == "single-label":
         check_single(manifest)
-    return _with_unlabeled(manifest, Path(settings.unlabeled), say) if settings.unlabeled else manifest
+    if not settings.unlabeled or names_shards(settings.unlabeled):
+        return manifest
+    return _with_unlabeled(manifest, Path(settings.unlabeled), say)
+
+
+def unlabeled_shards(settings: DataSettings, *, say: Say = print_to_stderr) -> Shards | None:
+    """Where the unlabeled images lie in shards, those of --unlabeled or of --root; None if they are not in shards.
+
+    `say` hears of work that takes long.
+    """
+    settings = detected(settings)
+    own = _open_shards(settings, "root", say) if settings.data == "shards" else None
+    if not settings.unlabeled:
+        return own or None
+    if own:
+        raise UserError(
+            f"--unlabeled: the shards of --root hold {len(own):,} unlabeled images already; leave --unlabeled out, or "
+            "put all unlabeled images into shards of their own"
+        )
+    return _open_shards(settings, "unlabeled", say) if names_shards(settings.unlabeled) else None
+
+
+def _open_shards(settings: DataSettings, name: Literal["root", "unlabeled"], say: Say) -> Shards:
+    options = {"cache": cache_folder(), "skip_bad": settings.skip_bad_images, "say": say}
+    try:
+        return open_shards(getattr(settings, name), labels=name == "root", **options)
+    except UserError as error:
+        raise UserError(f"--{name}: {error}") from None
 
 
 def load_data(
@@ -79,6 +119,9 @@ def load_data(
         return _scenes(config.scenes_pool, config.scenes_test, config.image_size, config.task)
     manifest = read_manifest(config, say=say)
     check_classes(config, manifest)
+    shards = unlabeled_shards(config, say=say)
+    for sentence in shards.left_out if shards else ():
+        say(f"skipped: {sentence}")
     load = partial(
         load_images,
         size=config.decode_size,
@@ -93,13 +136,24 @@ def load_data(
     test = load(manifest.select(tested)) if any(tested) else pool.part(())
     left = {*pool.ids, *test.ids}
     validation = tuple(name for name in validation_ids(config, manifest) if name in left)
-    return Data(pool, test, validation, tuple(name for name in manifest.ids if name not in left))
+    stream = None
+    if shards:
+        stream = Stream(
+            shards,
+            size=config.decode_size,
+            frame=config.frame,
+            seed=config.seed,
+            buffer=config.shuffle_buffer,
+            skip_bad=config.skip_bad_images,
+            say=say,
+        )
+    return Data(pool, test, validation, tuple(name for name in manifest.ids if name not in left), stream)
 
 
 def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...]:
     """The images that the data itself sets apart for validation, where they are to be used so."""
     settings = detected(settings)
-    if settings.data != "files" and not settings.official_validation:
+    if settings.data not in OWN and not settings.official_validation:
         return ()
     ids = tuple(name for name, part in zip(manifest.ids, manifest.parts, strict=True) if part == "validation")
     if settings.official_validation and not ids:
@@ -110,12 +164,13 @@ def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...
 def check_classes(settings: DataSettings, manifest: Manifest) -> None:
     """Refuse a class that no image outside the test part shows."""
     where = manifest.sources[0].partition(", line")[0]
-    rows = [row for row, part in enumerate(manifest.parts) if part != "test"]
-    if not manifest.known[rows].any():
-        known = manifest.known.any()
+    rows = torch.tensor([row for row, part in enumerate(manifest.parts) if part != "test"], dtype=torch.long)
+    labels = manifest.labels.select(rows)
+    if not labels.known.any():
+        known = manifest.labels.known.any()
         what = "every image with labels is for the test" if known else "no image has a known label"
         raise UserError(f"{where}: {what}; {'keep' if known else 'label'} some to learn from")
-    positives = (manifest.targets[rows] * manifest.known[rows]).sum(0).tolist()
+    positives = labels.targets.in_columns().tolist()
     empty = [name for name, count in zip(manifest.class_names, positives, strict=True) if not count]
     if empty:
         also = " (in a column of labels, also remove these)" if detected(settings).data == "files" else ""
@@ -127,10 +182,11 @@ def check_classes(settings: DataSettings, manifest: Manifest) -> None:
 
 def check_single(manifest: Manifest) -> None:
     """Refuse an image with labels that has not exactly one."""
-    wrong = (manifest.known.any(1) & ((manifest.targets * manifest.known).sum(1) != 1)).nonzero().flatten().tolist()
+    counts = manifest.labels.targets.in_rows()
+    wrong = ((manifest.labels.known.in_rows() > 0) & (counts != 1)).nonzero().flatten().tolist()
     if wrong:
         row = wrong[0]
-        count = int((manifest.targets[row] * manifest.known[row]).sum())
+        count = int(counts[row])
         raise UserError(
             f"{manifest.sources[row]}: image '{manifest.ids[row]}' has {count} labels ({len(wrong)} images have not "
             "exactly one); correct them, or train with --task multi-label"
@@ -167,11 +223,11 @@ def _files(settings: DataSettings) -> Manifest:
     if not settings.labels:
         raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
     images = Path(settings.images) if settings.images else None
-    return read_labels(Path(settings.labels), images, classes=_classes(settings))
+    return read_labels(Path(settings.labels), images, classes=class_list(settings))
 
 
 def _voc(settings: DataSettings) -> Manifest:
-    return read_voc(_root(settings), year=settings.year, classes=_classes(settings))
+    return read_voc(_root(settings), year=settings.year, classes=class_list(settings))
 
 
 def _coco(settings: DataSettings) -> Manifest:
@@ -185,7 +241,7 @@ def _coco(settings: DataSettings) -> Manifest:
     test = found[0].with_name(found[0].name.replace("train", "val"))
     if test.exists():
         manifest = concat(manifest, _coco_part(root, test, "test", settings.drop_empty))
-    classes = _classes(settings)
+    classes = class_list(settings)
     return manifest.choose(classes) if classes else manifest
 
 
@@ -196,6 +252,14 @@ def _coco_part(root: Path, file: Path, part: str, drop_empty: bool) -> Manifest:
     return remember(read, file, folder, part, drop_empty, cache=cache_folder())
 
 
+def _shards(settings: DataSettings) -> Manifest:
+    if not settings.root:
+        raise UserError(
+            "--data shards needs --root: a folder with .tar files, or a pattern such as 'data/{000..099}.tar'"
+        )
+    return labeled_manifest(_open_shards(settings, "root", print_to_stderr), settings.root, class_list(settings))
+
+
 def _root(settings: DataSettings) -> Path:
     if not settings.root:
         raise UserError(f"--data {settings.data} needs --root, the folder of the data")
@@ -204,7 +268,8 @@ def _root(settings: DataSettings) -> Path:
     return Path(settings.root)
 
 
-def _classes(settings: DataSettings) -> list[str] | None:
+def class_list(settings: DataSettings) -> list[str] | None:
+    """The classes that --classes names, None for all."""
     names = [name.strip() for name in settings.classes.split(",") if name.strip()]
     if settings.classes and not names:
         raise UserError(f"--classes {settings.classes!r} names no class; name some, or leave it out to take all")

@@ -3,7 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.data.folder import read_utf8
+from percentmatch.data.labels import Flags
 from percentmatch.errors import UserError
 
 PARTS = ("labeled", "unlabeled", "validation", "test")
@@ -24,14 +25,17 @@ class Split:
     unlabeled: tuple[str, ...]
     validation: tuple[str, ...]
     test: tuple[str, ...]
+    stream: str = field(default="", kw_only=True)  # a hash of the shards that unlabeled images come from, without ids
 
     @property
     def digest(self) -> str:
         """A hash of all parts: two runs with the same digest saw the same images."""
-        return hashlib.sha256(json.dumps([getattr(self, part) for part in PARTS]).encode()).hexdigest()[:16]
+        parts = [*(getattr(self, part) for part in PARTS), *([self.stream] if self.stream else [])]
+        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        return json.dumps({"digest": self.digest, **{part: getattr(self, part) for part in PARTS}}, indent=0) + "\n"
+        values = {part: getattr(self, part) for part in PARTS} | ({"stream": self.stream} if self.stream else {})
+        return json.dumps({"digest": self.digest, **values}, indent=0) + "\n"
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], source: str) -> "Split":
@@ -39,7 +43,7 @@ class Split:
         lists = [values.get(part) for part in PARTS]
         if not all(isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in lists):
             raise UserError(f"'{source}' is damaged: it must list the ids of {', '.join(PARTS)}")
-        split = cls(*(tuple(values[part]) for part in PARTS))
+        split = cls(*(tuple(values[part]) for part in PARTS), stream=str(values.get("stream", "")))
         if values.get("digest") != split.digest:
             raise UserError(f"'{source}' was changed: its ids do not fit its digest")
         return split
@@ -92,15 +96,15 @@ def make_split(
     seed: int = 0,
     without_labels: Collection[str] = (),
     fixed_validation: Collection[str] = (),
-    keep_classes: Tensor | None = None,
+    keep_classes: Tensor | Flags | None = None,
 ) -> Split:
     """Draw validation images, then labeled ones, at random from the pool; the rest is unlabeled (the paper's way).
 
     Numbers below 1 are shares of the images that have labels; those `without_labels` are always unlabeled. 0 labeled
     takes every image that has labels and is not for validation. `fixed_validation`, those with labels, are for
     validation whatever `validation` asks for, and shares are then of the other images. With `keep_classes`, the
-    positives (n, c) of the pool, the labeled part gets an image of every class first, then the validation part where a
-    class has another.
+    positives (n, c) of the pool, first the labeled part gets an image of every class, then the validation part where a
+    class has another, and then the rest is drawn.
     """
     bare = set(without_labels)
     fixed = set(fixed_validation) - bare
@@ -124,29 +128,39 @@ def make_split(
     if keep_classes is None:
         valid, drawn = rows[:num_validation], rows[num_validation : num_validation + num_labeled]
     else:
-        drawn = _draw_classes(rows, num_labeled, keep_classes)
+        keep_classes = keep_classes if isinstance(keep_classes, Flags) else Flags.of(keep_classes)
+        drawn = _one_of_each(rows, num_labeled, keep_classes)
         taken = set(drawn)
-        valid = _draw_classes([row for row in rows if row not in taken], num_validation, keep_classes)
+        valid = _one_of_each([row for row in rows if row not in taken], num_validation, keep_classes)
+        taken, more = taken.union(valid), num_labeled - len(drawn)
+        others = [row for row in rows if row not in taken]
+        drawn, valid = drawn + others[:more], valid + others[more : more + num_validation - len(valid)]
     names = {*(pool[row] for row in drawn)}, fixed | {pool[row] for row in valid}
     rest = [name for name in pool if name not in names[0] and name not in names[1]]
     return Split(*(tuple(sorted(part)) for part in (names[0], rest, names[1], test)))
 
 
-def _draw_classes(rows: list[int], count: int, positives: Tensor) -> list[int]:
-    """`count` of the rows, in whose order they are preferred: one of each class, rarest first, then whatever comes."""
-    if not rows or not count:
+def _one_of_each(rows: list[int], most: int, positives: Flags) -> list[int]:
+    """Rows that show every class, the rarest class first; at most so many.
+
+    Each class gets the first row that shows it and no rarer one, so that few images of those are taken, else the first.
+    """
+    if not rows:
         return []
-    shown = positives[rows].bool()  # (rows, c)
-    first = shown.byte().argmax(0).tolist()  # (c,) the first row that shows each class, if any does
-    numbers = shown.sum(0)
-    covered = numbers == 0
+    n, c = len(rows), positives.width
+    row, column = positives.select(torch.tensor(rows)).ones()  # of each label
+    order = column.bincount(minlength=c).argsort(stable=True)
+    rank = torch.empty_like(order).scatter_(0, order, torch.arange(c))[column]  # 0: of the rarest class
+    rarest = torch.full((n,), c).scatter_reduce_(0, row, rank, "amin")  # of each row, c if it shows no class
+    first = torch.full((c,), n).scatter_reduce_(0, rank, row, "amin").tolist()  # row of each class, n if none shows it
+    alone = torch.full((c + 1,), n).scatter_reduce_(0, rarest, torch.arange(n), "amin").tolist()
+    starts, ranks = [0, *row.bincount(minlength=n).cumsum(0).tolist()], rank.tolist()
+    covered: set[int] = set()
     drawn: list[int] = []
-    for column in numbers.argsort(stable=True).tolist():
-        if not covered[column] and len(drawn) < count:
-            drawn.append(first[column])
-            covered |= shown[first[column]]
-    taken = set(drawn)
-    drawn += [place for place in range(len(rows)) if place not in taken][: count - len(drawn)]
+    for place in range(c):
+        if place not in covered and first[place] < n and len(drawn) < most:
+            drawn.append(alone[place] if alone[place] < n else first[place])
+            covered.update(ranks[starts[drawn[-1]] : starts[drawn[-1] + 1]])
     return [rows[place] for place in drawn]
 
 

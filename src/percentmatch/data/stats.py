@@ -4,10 +4,12 @@ from collections import Counter
 from typing import Any
 
 import torch
+from torch import Tensor
 
+from percentmatch.data.labels import Flags, Labels, rows_at_once
 from percentmatch.data.manifest import Manifest
 
-CHUNK = 8192  # images counted at a time
+MOST_PAIRED = 1000  # classes; of more, pairs are not counted, as there are more of them than anybody reads
 
 
 def describe(manifest: Manifest) -> dict[str, Any]:
@@ -15,18 +17,12 @@ def describe(manifest: Manifest) -> dict[str, Any]:
 
     An image is labeled if any of its labels is known. Cardinality: positives for each labeled image. Imbalance ratio:
     positives of the most frequent class over those of the rarest. In each class positives + negatives + difficult +
-    unknown = images, and prevalence is positives / known. Co-occurrence: images positive for both classes.
+    unknown = images, and prevalence is positives / known. Co-occurrence: images positive for both classes, None for
+    more than MOST_PAIRED classes.
     """
-    known = manifest.known.bool()
-    positive = manifest.targets.bool() & known
-    difficult = manifest.difficult.bool() & known & ~positive
-    num_classes = len(manifest.class_names)
-    together = torch.zeros(num_classes, num_classes, dtype=torch.float64)
-    for chunk in positive.split(CHUNK):
-        together += chunk.T.double() @ chunk.double()  # (c, c), exact: below 2 ** 53
-    positives = positive.sum(0).tolist()
-    num_labeled = int(known.any(1).sum())
-    counts = zip(positives, known.sum(0).tolist(), difficult.sum(0).tolist(), strict=True)
+    labels = manifest.labels
+    positives, num_labeled = labels.targets.in_columns().tolist(), int((labels.known.in_rows() > 0).sum())
+    counts = zip(positives, labels.known.in_columns().tolist(), _difficult(labels).tolist(), strict=True)
     return {
         "images": len(manifest),
         "labeled_images": num_labeled,
@@ -43,8 +39,24 @@ def describe(manifest: Manifest) -> dict[str, Any]:
             }
             for name, (num_positive, num_known, num_difficult) in zip(manifest.class_names, counts, strict=True)
         },
-        "co_occurrence": together.long().tolist(),
+        "co_occurrence": _together(labels.targets).tolist() if len(positives) <= MOST_PAIRED else None,
     }
+
+
+def _difficult(labels: Labels) -> Tensor:
+    """How many pairs of each class are difficult and nothing else: (c,)."""
+    counts = torch.zeros(labels.known.width, dtype=torch.long)
+    for rows in labels.difficult.in_rows().nonzero().flatten().split(rows_at_once(len(counts))):
+        counts += (labels.difficult[rows] & labels.known[rows] & (1 - labels.targets[rows])).sum(0)
+    return counts
+
+
+def _together(targets: Flags) -> Tensor:
+    """How many images show both of two classes: (c, c)."""
+    counts = torch.zeros(targets.width, targets.width, dtype=torch.long)
+    for part in targets.parts():
+        counts += (part.T.float() @ part.float()).long()  # exact: a part has at most 2 ** 24 rows
+    return counts
 
 
 def _ratio(part: int, whole: int) -> float | None:

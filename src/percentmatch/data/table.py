@@ -3,14 +3,18 @@
 import ast
 import csv
 import io
+import json
+import re
+import warnings
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-
-import torch
+from typing import NamedTuple
 
 from percentmatch.data.folder import find_images, is_image_name, read_utf8
-from percentmatch.data.manifest import Manifest
+from percentmatch.data.labels import Flags, Labels
+from percentmatch.data.manifest import Manifest, check_room
 from percentmatch.errors import UserError, did_you_mean
 
 IMAGE_HEADERS = ("image", "file", "filename", "file_name", "path")  # in any case
@@ -18,12 +22,22 @@ LABEL_HEADERS = ("labels", "label", "tags", "classes", "class")
 PART_HEADERS = ("part", "split")
 PART_OF = {"": "", "?": "", "train": "train", "training": "train", "test": "test", "testing": "test"}
 PART_OF |= {name: "validation" for name in ("validation", "val", "valid", "dev")}
-UNKNOWN = 2  # the code of a label; the others are 0 and 1
+UNKNOWN = 2  # the code of a cell; the others are 0 and 1
 NOTHING_KNOWN = "?"  # in a column of labels: this image has not been looked at
 CELLS = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
 CELLS |= {cell: UNKNOWN for cell in ("", "?", "-1", "-1.0", "nan")}
 RISKY = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # a spreadsheet may run a cell that begins so; full width, too
+_ITEM = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|\d{1,18}+)\s*+"""
+PYTHON_LIST = re.compile(rf"\[\s*+(?:{_ITEM}(?:,\s*+{_ITEM})*+)?+,?\s*+\]", re.DOTALL)  # of texts and numbers
+LONGEST_LINE = 1 << 22  # letters
 NOWHERE = -1  # the place of a column that the file does not have: rows end with an empty cell
+
+
+class Code(NamedTuple):
+    """What a row says, in columns of classes."""
+
+    shown: tuple[int, ...]
+    unknown: tuple[int, ...] | None  # None: all, the image has not been looked at
 
 
 @dataclass(frozen=True)
@@ -37,6 +51,8 @@ class Table:
     image: int
     labels: int  # NOWHERE: there is a column for each class
     part: int
+    inside: bool = False  # no path may lead out of the folder of the images: the file was made by a program
+    codes: Sequence[Code] | None = None  # what each row says of the header's columns; else its cells say it
 
 
 def read_table(file: Path, images: Path | None = None, *, classes: Sequence[str] | None = None) -> Manifest:
@@ -46,36 +62,49 @@ def read_table(file: Path, images: Path | None = None, *, classes: Sequence[str]
     by spaces. They may be a list in brackets too. An empty label cell means none of the classes, `?` that nothing is
     known. An empty one-hot cell, `?` or -1 means unknown. Without `classes`, the classes are the labels in sorted
     order, or the columns in theirs. With them, any other label is an error; other columns are left out. A column named
-    part or split may say train, validation or test.
+    part or split may say train, validation or test. A row that knows nothing gives way to another of the same image.
     """
     return to_manifest(open_table(file), file.parent if images is None else images, classes)
 
 
-def to_manifest(table: Table, folder: Path, classes: Sequence[str] | None = None) -> Manifest:
-    """What a table says of the images in `folder`."""
+def labels_of(table: Table, classes: Sequence[str] | None = None) -> tuple[tuple[str, ...], list[Code], list[str]]:
+    """The class names, for each row what it says of them, and its part."""
     read = _from_columns if table.labels == NOWHERE else _from_labels
     class_names, codes = read(table, classes)
     if not class_names:
         raise UserError(f"{table.file} names no class; label at least one image or name the classes")
-    parts = _parts(table)
-    names = find_images(folder, [row[table.image] for row in table.rows], table.sources)
-    keep = _first_of_each(names, list(zip(codes, parts, strict=True)), table.sources)
-    values = torch.frombuffer(bytearray().join(codes[row] for row in keep), dtype=torch.uint8)
-    values = values.view(len(keep), len(class_names))  # (n, c)
+    return class_names, codes, _parts(table)
+
+
+def to_manifest(table: Table, folder: Path, classes: Sequence[str] | None = None) -> Manifest:
+    """What a table says of the images in `folder`."""
+    class_names, codes, parts = labels_of(table, classes)
+    names = find_images(folder, [row[table.image] for row in table.rows], table.sources, inside=table.inside)
+    keep = _one_of_each(names, codes, parts, table.sources)
+    labels = labels_from([codes[row] for row in keep], len(class_names))
     return Manifest(
         paths=tuple(folder / names[row] for row in keep),
         ids=tuple(names[row] for row in keep),
-        targets=(values == 1).byte(),
-        known=(values != UNKNOWN).byte(),
-        difficult=torch.zeros_like(values),
+        **vars(labels),
         parts=tuple(parts[row] for row in keep),
         class_names=class_names,
         sources=tuple(table.sources[row] for row in keep),
     )
 
 
+def labels_from(codes: Sequence[Code], num_classes: int, difficult: Flags | None = None) -> Labels:
+    """What rows say of all classes."""
+    usual = [int(code.unknown is not None) for code in codes]
+    known = Flags.listed([code.unknown or () for code in codes], num_classes, usual)
+    shown = Flags.listed([code.shown for code in codes], num_classes)
+    return Labels(shown, known, difficult or Flags.full(len(codes), num_classes))
+
+
 def open_table(file: Path) -> Table:
     text = read_utf8(file)
+    long = next((row for row, line in enumerate(io.StringIO(text, newline="\n"), 1) if len(line) > LONGEST_LINE), None)
+    if long is not None:
+        raise UserError(f"{file}, line {long}: the line has more than {LONGEST_LINE:,} letters; is this a CSV file?")
     mark = max(",;\t", key=lambda mark: _header_score(text, mark))
     header: list[str] = []
     columns = (0, NOWHERE, NOWHERE)
@@ -146,10 +175,11 @@ def find_columns(file: Path, header: list[str]) -> tuple[int, int, int]:
     return image, found[0], found[1]
 
 
-def _from_labels(table: Table, classes: Sequence[str] | None) -> tuple[tuple[str, ...], list[bytes]]:
-    """The class names, and for each row c codes, from one column of labels."""
+def _from_labels(table: Table, classes: Sequence[str] | None) -> tuple[tuple[str, ...], list[Code]]:
+    """The class names, and what each row says of them, from one column of labels."""
     cells = [row[table.labels].strip() for row in table.rows]
-    names_of = {cell: [cell] for cell in classes or () if cell in cells}  # a cell that is itself a class stays whole
+    whole = set(classes or ()).intersection(cells)  # a cell that is itself a class is not divided
+    names_of = {cell: [cell] for cell in whole}
     names_of |= {cell: [] for cell in cells if cell == NOTHING_KNOWN}
     for cell, source in zip(cells, table.sources, strict=True):
         if cell[:1] in ("[", "{") and cell not in names_of:
@@ -158,32 +188,35 @@ def _from_labels(table: Table, classes: Sequence[str] | None) -> tuple[tuple[str
     mark = next((mark for mark in ";|," if any(mark in cell for cell in plain)), None)  # None: at spaces
     names_of |= {cell: [name for piece in cell.split(mark) if (name := _unguard(piece.strip()))] for cell in plain}
     class_names = tuple(sorted({name for names in names_of.values() for name in names}) if classes is None else classes)
+    check_room(str(table.file), len(cells), len(class_names))
     place_of = {name: place for place, name in enumerate(class_names)}
     codes = {}
     for cell, names in names_of.items():
-        code = bytearray(len(class_names))
-        for name in names:
-            if name not in place_of:
-                where = table.sources[cells.index(cell)]
-                raise UserError(f"{where}: unknown class {name!r}{did_you_mean(name, class_names)}")
-            code[place_of[name]] = 1
-        codes[cell] = bytes([UNKNOWN] * len(class_names) if cell == NOTHING_KNOWN else code)
+        stray = next((name for name in names if name not in place_of), None)
+        if stray is not None:
+            where = table.sources[cells.index(cell)]
+            raise UserError(f"{where}: unknown class {stray!r}{did_you_mean(stray, class_names)}")
+        shown = tuple(sorted({place_of[name] for name in names}))
+        codes[cell] = Code(shown, None if cell == NOTHING_KNOWN else ())
     return class_names, [codes[cell] for cell in cells]
 
 
 def _listed(cell: str, source: str) -> list[str]:
     """The labels of a cell that holds a list, as JSON or Python writes it."""
+    names = None
     try:
-        names = ast.literal_eval(cell)
-    except (ValueError, SyntaxError, MemoryError, RecursionError):
-        names = None
+        names = json.loads(cell)
+    except (ValueError, RecursionError):
+        if PYTHON_LIST.fullmatch(cell):
+            with suppress(ValueError, SyntaxError), warnings.catch_warnings(action="ignore"):  # of odd escapes
+                names = ast.literal_eval(cell)
     if not isinstance(names, list) or not all(isinstance(name, str | int) for name in names):
         raise UserError(f'{source}: {cell!r} is no list of labels; write ["cat", "dog"] or cat;dog')
     return [text for name in names if (text := str(name).strip())]
 
 
-def _from_columns(table: Table, classes: Sequence[str] | None) -> tuple[tuple[str, ...], list[bytes]]:
-    """The class names, and for each row c codes, from one column for each class."""
+def _from_columns(table: Table, classes: Sequence[str] | None) -> tuple[tuple[str, ...], list[Code]]:
+    """The class names, and what each row says of them, from one column for each class."""
     column_of: dict[str, int] = {}
     for column, name in enumerate(table.header):
         if column in (table.image, table.part) or not (name or column):  # no name in front: the row numbers of pandas
@@ -193,22 +226,39 @@ def _from_columns(table: Table, classes: Sequence[str] | None) -> tuple[tuple[st
             raise UserError(f"{table.file}, header: column {column + 1} {what}; name each class once")
         column_of[name] = column
     class_names = tuple(column_of if classes is None else classes)
+    check_room(str(table.file), len(table.rows), len(class_names))
     others = column_of.keys() - set(class_names)
     missing = next((name for name in class_names if name not in column_of), None)
     if others and missing is not None:  # perhaps one of the others, spelt differently
         raise UserError(f"{table.file}, header: there is no column {missing!r}{did_you_mean(missing, others)}")
     columns = [column_of.get(name, NOWHERE) for name in class_names]
-    codes = []
+    if table.codes is not None:
+        place_of = {column: place for place, column in enumerate(columns)}
+        nowhere = {place for place, column in enumerate(columns) if column == NOWHERE}
+        return class_names, [_in_places(code, place_of, nowhere, len(columns)) for code in table.codes]
+    codes, zeros = [], False
     for row, source in zip(table.rows, table.sources, strict=True):
         cells = [row[column].strip().lower() for column in columns]
         try:
-            codes.append(bytes([CELLS[cell] for cell in cells]))
+            values = [CELLS[cell] for cell in cells]
         except KeyError as error:
             what = f"{error.args[0]!r} under {class_names[cells.index(error.args[0])]!r}"
             raise UserError(f"{source}: {what}; write 1, 0 or nothing, or call that column 'labels'") from None
-    if not any(0 in code for code in codes) and any(row[column] == "-1" for row in table.rows for column in columns):
+        shown = tuple([column for column, value in enumerate(values) if value == 1])
+        unknown = tuple([c for c, value in enumerate(values) if value == UNKNOWN]) if UNKNOWN in values else ()
+        codes.append(Code(shown, None if len(unknown) == len(values) else unknown))
+        zeros = zeros or 0 in values
+    if not zeros and any(row[column] == "-1" for row in table.rows for column in columns):
         raise UserError(f"{table.file} has cells with -1 but none with 0; write 0 for absent, ? for unknown")
     return class_names, codes
+
+
+def _in_places(code: Code, place_of: dict[int, int], nowhere: set[int], num_classes: int) -> Code:
+    """The same in the places of the columns that are asked for; what has no column is unknown."""
+    shown = {place_of[column] for column in code.shown if column in place_of}
+    unknown = nowhere.union(place_of[column] for column in code.unknown or () if column in place_of)
+    nothing = code.unknown is None or len(unknown) == num_classes
+    return Code(tuple(sorted(shown)), None if nothing else tuple(sorted(unknown)))
 
 
 def _parts(table: Table) -> list[str]:
@@ -219,12 +269,19 @@ def _parts(table: Table) -> list[str]:
     return [PART_OF[cell] for cell in cells]
 
 
-def _first_of_each(names: list[str], labels: list[tuple[bytes, str]], sources: list[str]) -> list[int]:
-    """The rows to keep: an image named twice in the same way counts once."""
-    first: dict[str, int] = {}
+def _one_of_each(names: list[str], codes: list[Code], parts: list[str], sources: list[str]) -> list[int]:
+    """The rows to keep: an image named twice in the same way counts once.
+
+    A row that knows no label gives way to another, which takes over its part where it names none itself.
+    """
+    kept: dict[str, int] = {}
     for row, name in enumerate(names):
-        other = first.setdefault(name, row)
-        if labels[other] != labels[row]:
+        other = kept.setdefault(name, row)
+        if (codes[other], parts[other]) == (codes[row], parts[row]):
+            continue
+        blank, full = sorted((other, row), key=lambda each: codes[each].unknown is not None)
+        if codes[blank].unknown is not None or len({parts[blank], parts[full]} - {""}) > 1:
             both = f"{sources[other]} and {sources[row]}"
             raise UserError(f"{both} give {name!r} different labels or parts; keep one of the rows")
-    return list(first.values())
+        kept[name], parts[full] = full, parts[full] or parts[blank]
+    return list(kept.values())

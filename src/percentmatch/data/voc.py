@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.data.folder import IMAGE_SUFFIXES, is_image_name, list_files, missing_images, read_bytes, read_utf8
-from percentmatch.data.manifest import Manifest
+from percentmatch.data.manifest import MOST_CELLS, Manifest, check_room
 from percentmatch.errors import UserError, did_you_mean
 
 _NAMES = """aeroplane bicycle bird boat bottle bus car cat chair cow
@@ -19,6 +19,7 @@ diningtable dog horse motorbike person pottedplant sheep sofa train tvmonitor"""
 CLASSES = tuple(_NAMES.split())
 PART_OF = {"train": "train", "val": "validation", "trainval": "train", "test": "test"}  # trainval: where no other says
 ABSENT, PRESENT, DIFFICULT = 0, 1, 2
+MOST_XML = 1 << 24  # bytes of the annotations of an image
 CODE_OF = {"-1": ABSENT, "1": PRESENT, "0": DIFFICULT}
 
 
@@ -94,6 +95,8 @@ def _plain_lists(main: Path, names: Sequence[str]) -> dict[str, str]:
         if f"{name}.txt" in names:
             for line in read_utf8(main / f"{name}.txt").splitlines():
                 for image in line.split()[:1]:
+                    if os.path.basename(image.replace("\\", "/")) != image:
+                        raise UserError(f"{main / name}.txt names {image!r}, which is a path; write the ids of images")
                     if part == "test" and image in part_of:
                         raise UserError(f"{main / name}.txt names {image}, as another part does; keep it in one part")
                     part_of.setdefault(image, part)
@@ -112,6 +115,7 @@ def _from_lists(
     for part in parts:
         files = [main / f"{name}_{part}.txt" for name in class_names]
         ids, lines, first = _read_list(files[0])
+        check_room(str(main), len(ids), len(files), MOST_CELLS)
         columns = [first]
         for file in files[1:]:
             others, other_lines, column = _read_list(file)
@@ -161,6 +165,7 @@ def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str
     there = {name for found in objects for name in found}
     all_voc = there.issubset(CLASSES)
     class_names = _class_names(there.union(CLASSES), CLASSES if all_voc else sorted(there), classes, folder)
+    check_room(str(folder), len(ids), len(class_names), MOST_CELLS)
     codes = torch.tensor([[found.get(name, ABSENT) for name in class_names] for found in objects], dtype=torch.uint8)
     part_of = {name: plain_part_of.get(name, "") for name in ids}
     return _Labels(codes, part_of, [str(file) for file in files], class_names)
@@ -168,7 +173,7 @@ def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str
 
 def _read_xml(file: Path) -> dict[str, int]:
     """PRESENT or DIFFICULT for each class that has an object."""
-    data = read_bytes(file)
+    data = read_bytes(file, MOST_XML)
     if b"<!DOCTYPE" in data or b"\0" in data:  # no entities, and no encoding that could hide them
         raise UserError(f"{file}: a document type or a zero byte in the XML; annotations need neither, remove it")
     try:

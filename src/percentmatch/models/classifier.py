@@ -50,6 +50,7 @@ class Classifier(nn.Module):
         self.std = _three(backbone.pretrained_cfg.get("std") or IMAGENET_DEFAULT_STD)
 
     def forward(self, images: Tensor) -> Tensor:
+        images = images.to(next(self.parameters()).dtype)  # float64 if the weights are
         return self.head(_read(self.backbone, images, as_tokens=isinstance(self.head, MLDecoder)))
 
 

@@ -1,10 +1,11 @@
 """A trained classifier in one safetensors file that says by itself how to rebuild and feed the model."""
 
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import torch
 from safetensors import SafetensorError, safe_open
@@ -12,10 +13,13 @@ from safetensors.torch import save
 from torch import nn
 
 from percentmatch.errors import UserError
-from percentmatch.models.classifier import Classifier, build_classifier
+from percentmatch.files import check_plain
+from percentmatch.models.classifier import HEADS, Classifier, build_classifier
 from percentmatch.records import Task
 
 KEY = "percentmatch"
+NO_CARD = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
+LARGEST = 4096  # pixels of a side, as in the settings of a run
 
 
 @dataclass(frozen=True)
@@ -50,16 +54,35 @@ class Card:
     decisions: Decisions | None = None  # None: the network's own probabilities, from 0.5 on
 
     def __post_init__(self) -> None:
-        known = self.decisions
+        names, known = self.class_names, self.decisions
+        texts = (self.backbone, self.version, self.head, self.task, self.frame)
+        if not isinstance(names, tuple) or not all(isinstance(text, str) for text in (*names, *texts)):
+            raise TypeError("a name is no text")
+        "".join(names).encode()  # a class without a UTF-8 form raises ValueError
+        if not names or not all(names) or len(set(names)) < len(names):
+            raise ValueError("classes must be named, each once")
+        if self.head not in HEADS or self.task not in get_args(Task) or self.frame not in ("squash", "center"):
+            raise ValueError("unknown head, task or frame")
+        if not all(isinstance(side, int) and 1 <= side <= LARGEST for side in (self.image_size, self.decode_size)):
+            raise ValueError("a size out of range")
+        if not 0 <= self.dropout <= 1 or len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
+            raise ValueError("dropout, mean or std out of range")
+        _check_finite(self.mean, self.std)
         if known is None:
             return
+        _check_finite(known.scale, known.shift, known.thresholds)
         sizes = [len(self.class_names)] * 2 + [len(self.class_names) if self.task == "multi-label" else 0]
         if [len(known.scale), len(known.shift), len(known.thresholds)] != sizes or min(known.scale) <= 0:
             raise ValueError("the decisions do not fit the classes")
 
 
+def _check_finite(*groups: Sequence[float]) -> None:
+    if not all(math.isfinite(number) for numbers in groups for number in numbers):
+        raise ValueError("a number is not finite")
+
+
 def read_card(fields: Mapping[str, Any]) -> Card:
-    """A card from what `asdict` made of it and JSON kept. Raises TypeError or ValueError if it is none."""
+    """A card from what `asdict` made of it and JSON kept. Raises one of NO_CARD if it is none."""
     values = _frozen(fields)
     if values.get("decisions") is not None:
         values["decisions"] = Decisions(**_frozen(values["decisions"]))
@@ -79,12 +102,13 @@ def classifier_bytes(model: nn.Module, card: Card) -> bytes:
 def load_classifier(path: Path, device: torch.device) -> tuple[Classifier, Card]:
     """The model in eval mode, and its card."""
     try:
+        check_plain(path, None)
         with safe_open(path, framework="pt") as file:
             card = read_card(json.loads(file.metadata()[KEY]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     except FileNotFoundError:
         raise UserError(f"there is no model '{path}'; has the run finished?") from None
-    except (OSError, SafetensorError, KeyError, TypeError, ValueError, AttributeError) as error:
+    except (OSError, SafetensorError, *NO_CARD) as error:
         raise UserError(f"'{path}' is not a model saved by percentmatch ({type(error).__name__})") from error
     model = build_classifier(
         card.backbone,

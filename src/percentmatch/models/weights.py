@@ -15,6 +15,7 @@ from huggingface_hub import constants as hub_constants
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
+from percentmatch.files import check_weights
 
 log = logging.getLogger(__name__)
 
@@ -29,6 +30,7 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     if not path.is_file():
         raise UserError(f"weights file '{path}' does not exist; give a file, 'none', 'pretrained' or 'offline'")
     try:
+        check_weights(path)
         if path.suffix == ".safetensors":
             state = safetensors.torch.load_file(path)
         else:

@@ -12,10 +12,12 @@ from percentmatch.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.report.collect import RunRecord, read_run, short_names
 from percentmatch.report.entry import Entry
-from percentmatch.report.page import page
+from percentmatch.report.page import frequencies, page
 from percentmatch.report.scoring import ScoredRun, score_own_images
+from percentmatch.report.sections import page_examples
 from percentmatch.run_folder import PLACES
 
+MOST_CLASSES = 500  # on a page; of more, as many are shown, evenly from the most to the least frequent
 NO_IMAGES = "the page was asked for without images"
 
 
@@ -55,14 +57,26 @@ def write_report(
     names = [_class_names(record, scored) for record, (scored, _) in zip(records, found, strict=True)]
     classes = list(dict.fromkeys(name for each in names for name in each))
     places = {name: place for place, name in enumerate(classes)}
-    most_points = max(40, min(120, 12_000 // max(len(classes) * len(records), 1)))
+    shown = set(classes)
+    if len(classes) > MOST_CLASSES:
+        counts = frequencies(records[0], names[0], found[0][0], classes)
+        shown = {classes[place] for place in page_examples(counts, MOST_CLASSES)}
+    most_points = max(40, min(120, 12_000 // max(len(shown) * len(records), 1)))
     entries = [
-        Entry(record, *found[n], names[n], tuple(places[name] for name in names[n]), f"run{n + 1}", most_points)
+        Entry(
+            record,
+            *found[n],
+            names[n],
+            tuple(places[name] for name in names[n]),
+            f"run{n + 1}",
+            most_points,
+            tuple(place for place, name in enumerate(names[n]) if name in shown),
+        )
         for n, record in enumerate(records)
     ]
     text = page(entries, classes)
     with replacing(out) as file:
-        file.write(text)
+        file.write(text.encode(errors="replace").decode())  # a path need not be valid UTF-8
 
 
 def _score(

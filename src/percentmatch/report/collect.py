@@ -1,6 +1,6 @@
 """What a run folder says by itself: settings, log, metrics. No model and no image is opened here."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ from percentmatch.checkpoint import read_json
 from percentmatch.config import Config
 from percentmatch.data import Split
 from percentmatch.errors import UserError
-from percentmatch.run_folder import RunFolder
+from percentmatch.run_folder import DAMAGE, RunFolder, check_number, check_numbers, check_scores
 
 Number = float | None
 Series = tuple[list[int], list[list[Number]]]  # steps, and for each step a value a class
@@ -82,7 +82,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         raise UserError(f"there is no run folder '{path}'; give the folder that --out of a training named")
     config = folder.read_config()
     rows = [row for _, row in folder.read_log()]
-    metrics = _sound(folder.metrics, _check_metrics) if folder.metrics.exists() else {}
+    metrics = folder.read_metrics() if folder.metrics.exists() else {}
     for row in rows:
         _check_row(row, folder.log)
     validation = [row for row in rows if row["kind"] == "validation"]
@@ -125,52 +125,27 @@ def last(series: Series | None) -> list[Number] | None:
     return series[1][-1] if series else None
 
 
-def _sound(path: Path, check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    values = read_json(path)
-    try:
-        check(values)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"'{path}' is damaged ({type(error).__name__}: {error}); restore the file") from None
-    return values
-
-
-def _check_metrics(metrics: dict[str, Any]) -> None:
-    _number(metrics["step"])
-    _number(metrics["minutes"])
-    for part in ("validation", "test"):
-        for weights in ("ema", "model") if part in metrics else ():
-            _check_scores(metrics[part][weights])
-
-
 def _check_row(row: dict[str, Any], log: Path) -> None:
     try:
+        check_numbers(row, "step")
         if row["kind"] == "validation":
-            _check_scores(row)
+            check_scores(row)
+        elif row["kind"] == "start":
+            if not all(isinstance(name, str) for name in row.get("unseen_classes", ())):
+                raise TypeError("unseen_classes must be names")
         elif row["kind"] == "train":
+            check_numbers(row, "lr", "loss")
             for name, value in row.items():
                 if name not in ("kind", "classes"):
-                    _number(value)
+                    check_number(value)
             for values in row["classes"].values():
                 for value in values:
-                    _number(value)
+                    check_number(value)
             if len(_lengths([row])) > 1:
                 raise ValueError("lists differ in length")
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
+    except DAMAGE as error:
         step = row["step"]
         raise UserError(f"'{log}' is damaged in a row of step {step} ({type(error).__name__}: {error})") from None
-
-
-def _check_scores(scores: dict[str, Any]) -> None:
-    for name in ("mAP", "AUC", "num_images"):
-        _number(scores[name])
-    for values in scores["classes"].values():
-        for name in ("AP", "AUC", "positives"):
-            _number(values[name])
-
-
-def _number(value: object) -> None:
-    if value is not None and (isinstance(value, bool) or not isinstance(value, int | float)):
-        raise TypeError(f"{value!r:.40} is no number")
 
 
 def _lengths(train: Sequence[dict[str, Any]]) -> set[int]:

@@ -54,7 +54,10 @@ def paired(first: Entry, second: Entry, part: str) -> tuple[ScoredPart, ScoredPa
     if not parts[0] or not parts[1] or first.class_names != second.class_names:
         return None
     first_images, second_images = parts[0].images, parts[1].images
-    same = first_images.ids == second_images.ids and torch.equal(first_images.targets, second_images.targets)
+    same = first_images.ids == second_images.ids and all(
+        torch.equal(*each)
+        for each in zip(first_images.labels.targets.parts(), second_images.labels.targets.parts(), strict=True)
+    )
     return (parts[0], parts[1]) if same else None
 
 
@@ -100,7 +103,9 @@ def _score_table(entries: Sequence[Entry], part: str | None) -> Html:
 
 def _class_gains(entries: Sequence[Entry], classes: Sequence[str], part: str) -> tuple[Html, Html] | None:
     """The gain in AP of every class that all runs know: as a figure and as a table."""
-    shared = [name for name in classes if all(name in entry.class_names for entry in entries)]
+    shown = [{entry.class_names[place] for place in entry.shown} for entry in entries]
+    shared = [name for name in classes if all(name in each for each in shown)]
+    places = {name: place for place, name in enumerate(classes)}
     if not shared:
         return None
     aps = [[entry.run.metrics[part]["ema"]["classes"][name]["AP"] for name in shared] for entry in entries]
@@ -118,7 +123,7 @@ def _class_gains(entries: Sequence[Entry], classes: Sequence[str], part: str) ->
             small = tag("small", f"{signed(reach[0])} to {signed(reach[1])}") if reach and gain is not None else None
             text = join(signed(gain), small)
             cells += [share(mine), Cell(text, gain)]
-        picture_rows.append((name, classes.index(name), values))
+        picture_rows.append((name, places[name], values))
         rows.append((name, cells))
     caption = f"Over {entries[0].run.name}, in points"
     reach_words = " Lines are 95% intervals." if any(ends[1:]) else ""
@@ -128,7 +133,7 @@ def _class_gains(entries: Sequence[Entry], classes: Sequence[str], part: str) ->
     )
     columns = ["AP " + entries[0].run.name]
     columns += [word for entry in entries[1:] for word in (f"AP {entry.run.name}", "gain")]
-    numbers = [classes.index(name) for name in shared]
+    numbers = [places[name] for name in shared]
     legend = [(n, entry.run.name) for n, entry in enumerate(entries) if n]
     whole = table(
         f"AP of each class on the {part} images, in percent", columns, rows, first="class", class_index=numbers

@@ -71,14 +71,14 @@ def over_time(
 
     lines = [
         Line(
-            name=name,
+            name=entry.class_names[place],
             points=points(each, place),
             class_index=entry.class_index[place],
             dashed=each is not there[0],
             marked=len(each[0]) <= 10,
         )
         for each in there
-        for place, name in enumerate(entry.class_names)
+        for place in entry.shown
     ]
     if pooled:
         lines.append(Line(name="all classes", points=points(pooled, 0)))

@@ -17,3 +17,8 @@ class Entry:
     class_index: tuple[int, ...]  # numbers of these classes on the page
     key: str  # begins the ids of its elements
     most_points: int  # of a curve
+    shown: tuple[int, ...]  # places of the classes that figures and tables show: all, unless there are very many
+
+    @property
+    def shown_index(self) -> list[int]:
+        return [self.class_index[place] for place in self.shown]

@@ -7,9 +7,11 @@ from importlib.resources import files
 from typing import Any
 
 from percentmatch import __version__
+from percentmatch.report.collect import RunRecord
 from percentmatch.report.compare import comparison
 from percentmatch.report.entry import Entry
 from percentmatch.report.markup import Html, join, script_json, tag
+from percentmatch.report.scoring import ScoredRun
 from percentmatch.report.sections import page_examples, run_sections
 from percentmatch.report.summary import sentence
 from percentmatch.report.thumbnails import Album, gallery
@@ -19,6 +21,7 @@ def page(entries: Sequence[Entry], classes: Sequence[str]) -> str:
     """The report of one run, or of several with their comparison first."""
     style, script = (Html(files("percentmatch.report").joinpath(name).read_text()) for name in ("page.css", "page.js"))
     one = len(entries) == 1
+    shown = sorted({number for entry in entries for number in entry.shown_index})
     title = f"Report of {entries[0].run.name}" if one else f"Comparison of {len(entries)} runs"
     body, links = _one_run(entries[0]) if one else _several_runs(entries, classes)
     menu = [tag("a", words, href=f"#{key}") for key, words in links]
@@ -38,11 +41,11 @@ def page(entries: Sequence[Entry], classes: Sequence[str]) -> str:
             tag("h1", title),
             tag("nav", *menu, aria_label="Sections"),
         ),
-        _chooser(classes) if classes else None,
+        _chooser(classes, shown) if classes else None,
         tag("main", body, id="content"),
         tag("footer", tag("p", f"Made by percentmatch {__version__}. This page holds all it shows and loads nothing.")),
         tag("div", id="tip", role="presentation", hidden=True),
-        tag("script", script_json(_data(entries, classes)), type="application/json", id="data"),
+        tag("script", script_json(_data(entries, classes, shown)), type="application/json", id="data"),
         tag("script", script),
     )
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', parts), lang='en')}\n"
@@ -71,9 +74,9 @@ def _several_runs(entries: Sequence[Entry], classes: Sequence[str]) -> tuple[Htm
     return join(*parts), [("compare", "Comparison"), *((entry.key, entry.run.name) for entry in entries)]
 
 
-def _chooser(classes: Sequence[str]) -> Html:
+def _chooser(classes: Sequence[str], shown: Sequence[int]) -> Html:
     """The bar that follows the reader: which class the figures bring out."""
-    options = [tag("option", "a few examples", value=""), *(tag("option", n, value=i) for i, n in enumerate(classes))]
+    options = [tag("option", "a few examples", value=""), *(tag("option", classes[n], value=n) for n in shown)]
     label = tag("label", "Class ", tag("select", *options, id="chooser", autocomplete="off"))
     return tag(
         "div", label, tag("ul", id="key", class_="legend"), class_="bar", role="region", aria_label="Class chooser"
@@ -87,23 +90,26 @@ def _policy(style: str, script: str) -> str:
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
-def _data(entries: Sequence[Entry], classes: Sequence[str]) -> dict[str, Any]:
-    album = Album()
+def _data(entries: Sequence[Entry], classes: Sequence[str], shown: Sequence[int]) -> dict[str, Any]:
+    album, first = Album(), entries[0]
     galleries = {
-        entry.key: gallery(entry.scored, album, entry.class_index, len(entries)) for entry in entries if entry.scored
+        entry.key: gallery(entry.scored, album, entry.class_index, entry.shown, len(entries))
+        for entry in entries
+        if entry.scored
     }
+    counts = frequencies(first.run, first.class_names, first.scored, classes)
     return {
         "classes": list(classes),
-        "examples": page_examples(_frequencies(entries[0], classes)),
+        "examples": [shown[place] for place in page_examples([counts[number] for number in shown])],
         "galleries": {key: value for key, value in galleries.items() if value},
         "pictures": album.pictures,
     }
 
 
-def _frequencies(entry: Entry, classes: Sequence[str]) -> list[float]:
-    """How many positives each class has, as far as the first run knows."""
-    found = entry.run.final()
+def frequencies(run: RunRecord, names: Sequence[str], scored: ScoredRun | None, classes: Sequence[str]) -> list[float]:
+    """How many positives each class has, as far as a run with classes of these names knows."""
+    found = run.final()
     counts = {name: row["positives"] for name, row in found[1]["classes"].items()} if found else {}
-    if entry.scored:
-        counts = dict(zip(entry.class_names, entry.scored.labeled_positives, strict=True))
+    if scored:
+        counts = dict(zip(names, scored.labeled_positives, strict=True))
     return [counts.get(name, 0) for name in classes]

@@ -108,7 +108,8 @@ def _pool(entry: Entry) -> Html | None:
     pool = entry.scored.pool if entry.scored else None
     if not pool:
         return None
-    shares = pool.histogram.tolist()  # of each class
+    shares = pool.histogram[list(entry.shown)].tolist()  # of each class shown
+    names = [entry.class_names[place] for place in entry.shown]
     highest = 100 * max(max(row) for row in shares)
     top = min(
         max(125 * max(max(row[1:-1]) for row in shares), 1), highest
@@ -120,8 +121,9 @@ def _pool(entry: Entry) -> Html | None:
             class_index=number,
             filled=True,
         )
-        for name, number, row in zip(entry.class_names, entry.class_index, shares, strict=True)
+        for name, number, row in zip(names, entry.shown_index, shares, strict=True)
     ]
+    thresholds = {which: found for which in ("upper", "lower") if (found := last(entry.run.logged(which)))}
     lines += [
         Line(
             name=f"{entry.class_names[place]}: {which} threshold {value:.3f}",
@@ -130,9 +132,9 @@ def _pool(entry: Entry) -> Html | None:
             dashed=which == "lower",
             only_if_chosen=True,
         )
-        for which in ("upper", "lower")
-        for place, value in enumerate(last(entry.run.logged(which)) or ())
-        if value is not None
+        for which, values in thresholds.items()
+        for place in entry.shown
+        if (value := values[place]) is not None
     ]
     number = f"{pool.num_scored:,}" + (f" of {pool.num_images:,}" if pool.num_scored < pool.num_images else "")
     words = f"Under the saved model, of {number} images."
@@ -140,7 +142,7 @@ def _pool(entry: Entry) -> Html | None:
     if entry.run.logged("upper"):
         words += " Upright: the last thresholds of training, set on augmented views; solid upper, dashed lower."
     title = "Scores of unlabeled images (Fig. 2a)"
-    means = [f"{name} {_mean(row):.2f}" for name, row in zip(entry.class_names, shares, strict=True)]
+    means = [f"{name} {_mean(row):.2f}" for name, row in zip(names, shares, strict=True)]
     picture = chart(
         figure_key(entry, title),
         title,
@@ -177,7 +179,9 @@ def _auc_and_gap(entry: Entry, gate: tuple[float, float] | None) -> Html | None:
             radius=2 + 6 * counts[place] ** 0.25 / largest,
             class_index=entry.class_index[place],
         )
-        for place, (x, y) in points.items()
+        for place in entry.shown
+        if place in points
+        for x, y in [points[place]]
     ]
     whose = "unlabeled" if known is not None else "validation"
     words = f"At the end, on the validation images. A dot grows with the class's positives among the {whose} images."

@@ -1,7 +1,7 @@
 """What the saved model says of the run's own images: scores, intervals, calibration, and the pool's distribution."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -9,12 +9,21 @@ from torch import Tensor, nn
 
 from percentmatch.data import Data, Images, Split, load_data
 from percentmatch.data.cache import Progress
+from percentmatch.decide import decisions_of, probabilities_of, thresholds_of
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError
-from percentmatch.evaluate import probabilities
-from percentmatch.models import Card, load_classifier
+from percentmatch.evaluate import logits, probabilities
+from percentmatch.models import Card, Decisions, load_classifier
 from percentmatch.report.collect import RunRecord
-from percentmatch.report.statistics import Calibration, Resampled, bootstrap, calibrate, decision_thresholds, plain
+from percentmatch.report.statistics import (
+    Calibration,
+    Resampled,
+    bootstrap,
+    calibrate,
+    decision_thresholds,
+    plain,
+    resamples_of,
+)
 from percentmatch.run_folder import RunFolder
 
 MOST_POOL_IMAGES = 4000
@@ -26,10 +35,13 @@ class ScoredPart:
     """The validation or test images under the saved model."""
 
     images: Images
-    scores: Tensor  # (n, c)
     exact: Resampled  # one row: the images as they are
     resampled: Resampled
-    calibration: Calibration
+    calibration: Calibration  # of the network's own probabilities
+    calibrated: Calibration | None  # of those that `predict` gives, if the model knows better ones
+    probabilities: Tensor  # (n, c) as `predict` gives them
+    decided: Tensor  # (n, c) bool: the labels predicted
+    doubt: Tensor  # (n, c) distance from being decided otherwise, in logits
 
 
 @dataclass(frozen=True)
@@ -49,7 +61,7 @@ class ScoredRun:
     parts: dict[str, ScoredPart]  # test and validation, where there are such images
     pool: ScoredPool | None
     labeled_positives: list[int]
-    thresholds: Tensor  # (c,) the best F1 on the validation images, or on the test images if there are none
+    aim: str | None  # of the model's own thresholds; None: they have the best F1 on the images shown
 
 
 def score_own_images(
@@ -73,33 +85,57 @@ def score_own_images(
     data = data or load_data(RunFolder(run.path).read_moved(moved or {}), progress=progress)
     if data.pool.class_names != card.class_names:
         raise UserError(f"the data has other classes than the model in '{run.path}'")
-    parts = {
-        name: _score_part(model, source.part(ids), card, place)
-        for name, source, ids in (("test", data.test, run.split.test), ("validation", data.pool, run.split.validation))
-        if ids
-    }
-    judged = parts.get("validation") or parts.get("test")
+    images = {"test": data.test.part(run.split.test), "validation": data.pool.part(run.split.validation)}
+    images = {name: part for name, part in images.items() if len(part)}
+    found = {name: logits(model, part.pixels, card, place) for name, part in images.items()}
+    if any(each.isnan().any() for each in found.values()):
+        raise UserError("the saved model gives probabilities that are not a number (NaN): training has diverged")
+    shown = next((name for name in ("validation", "test") if name in images), None)
+    decided = card if card.decisions or not shown else _with_thresholds(card, found[shown], images[shown])
     labeled = data.pool.rows(run.split.labeled)
     return ScoredRun(
         class_names=card.class_names,
         task=card.task,
-        parts=parts,
+        parts={name: _score_part(found[name], part, card, decided) for name, part in images.items()},
         pool=_score_pool(model, data.pool, run.split, card, place),
-        labeled_positives=(data.pool.targets[labeled] * data.pool.known[labeled]).sum(0, dtype=torch.long).tolist(),
-        thresholds=_thresholds(judged) if judged else torch.full((len(card.class_names),), torch.inf),
+        labeled_positives=data.pool.labels.targets.select(labeled).in_columns().tolist(),
+        aim=card.decisions.aim if card.decisions else None,
     )
 
 
-def _score_part(model: nn.Module, images: Images, card: Card, device: torch.device) -> ScoredPart:
-    scores = probabilities(model, images.pixels, card, device)
+def _with_thresholds(card: Card, found: Tensor, images: Images) -> Card:
+    """The card of a model that knows no thresholds, with those that have the best F1 on these images."""
+    number, thresholds = len(card.class_names), ()
+    if card.task == "multi-label":
+        labels = images.scoring_labels(count_difficult=False)
+        thresholds = tuple(decision_thresholds(probabilities_of(found, card), *labels).tolist())
+    return replace(card, decisions=Decisions((1.0,) * number, (0.0,) * number, thresholds, "F1"))
+
+
+def _score_part(found: Tensor, images: Images, card: Card, decided: Card) -> ScoredPart:
+    """From logits (n, c). `decided` is the card with thresholds, the model's own or not."""
+    scores, final = probabilities_of(found, card, raw=True).float(), probabilities_of(found, decided)
     labels = images.scoring_labels(count_difficult=False)
-    if scores.isnan().any():
-        raise UserError("the saved model gives probabilities that are not a number (NaN): training has diverged")
-    return ScoredPart(images, scores, plain(scores, *labels), bootstrap(scores, *labels), calibrate(scores, *labels))
+    return ScoredPart(
+        images,
+        exact=plain(scores, *labels),
+        resampled=bootstrap(scores, *labels, resamples=resamples_of(scores.shape[1])),
+        calibration=calibrate(scores, *labels),
+        calibrated=calibrate(final, *labels) if card.decisions else None,
+        probabilities=final,
+        decided=decisions_of(found, decided).bool(),
+        doubt=_doubt(final, decided),
+    )
 
 
-def _thresholds(part: ScoredPart) -> Tensor:
-    return decision_thresholds(part.scores, *part.images.scoring_labels(count_difficult=False))
+def _doubt(probabilities: Tensor, card: Card) -> Tensor:
+    """How far each probability (n, c) is from its threshold or, with one label an image, from the best other class."""
+    thresholds = thresholds_of(card)
+    if thresholds is not None:
+        return (probabilities.logit(1e-9) - torch.tensor(thresholds, dtype=torch.float64).logit(1e-9)).abs()
+    best = probabilities.topk(min(2, probabilities.shape[1]), dim=1).values  # (n, 2)
+    rival = torch.where(probabilities == best[:, :1], best[:, -1:], best[:, :1])
+    return (probabilities.log() - rival.log()).abs()
 
 
 def _score_pool(model: nn.Module, pool: Images, split: Split, card: Card, device: torch.device) -> ScoredPool | None:
@@ -107,10 +143,10 @@ def _score_pool(model: nn.Module, pool: Images, split: Split, card: Card, device
     rows = pool.rows([name for name in split.unlabeled if name in there])
     if not len(rows):
         return None
-    known = pool.known[rows]
+    labels = pool.labels.select(rows)
     chosen = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))[:MOST_POOL_IMAGES]
     scores = probabilities(model, pool.pixels[rows[chosen]], card, device)  # (n, c)
     bin_of = (scores * POOL_BINS).long().clamp(0, POOL_BINS - 1)
     counts = torch.zeros(scores.shape[1], POOL_BINS).scatter_add_(1, bin_of.T, torch.ones_like(scores.T))
-    positives = (pool.targets[rows] * known).sum(0, dtype=torch.long) if known.any() else None
+    positives = labels.targets.in_columns() if labels.known.any() else None
     return ScoredPool(len(split.unlabeled), len(chosen), counts / len(chosen), positives)

@@ -8,8 +8,8 @@ from percentmatch.report.entry import Entry
 from percentmatch.report.figures import Line, chart, small_interval
 from percentmatch.report.markup import Html, join, tag
 from percentmatch.report.paper_figures import pseudo_label_figures
-from percentmatch.report.scoring import ScoredPart
-from percentmatch.report.statistics import RESAMPLES, interval
+from percentmatch.report.scoring import ScoredPart, ScoredRun
+from percentmatch.report.statistics import interval, resamples_of
 from percentmatch.report.summary import summary
 from percentmatch.report.tables import MISSING, Cell, count, percent, share, span, table
 from percentmatch.report.thumbnails import GROUPS
@@ -52,8 +52,9 @@ def class_tables(entry: Entry) -> Html | None:
     shown = [tables[0][1], *(tag("details", tag("summary", f"The same on the {p} images"), t) for p, t in tables[1:])]
     about = "AP and AUC of the averaged weights, in percent."
     if entry.scored:
+        number = resamples_of(len(entry.class_names))
         about += (
-            f" Intervals are 95% percentile intervals of {RESAMPLES:,} resamples of the images: they say how much "
+            f" Intervals are 95% percentile intervals of {number:,} resamples of the images: they say how much "
             "hangs on which images were scored, and nothing of the seed of the training."
         )
     box = tag("label", "Filter classes ", tag("input", type="search", class_="filter", autocomplete="off"))
@@ -63,25 +64,28 @@ def class_tables(entry: Entry) -> Html | None:
 
 def _class_table(entry: Entry, part: str, classes: dict, caption: str) -> Html:
     scored: ScoredPart | None = entry.scored.parts.get(part) if entry.scored else None
-    number = len(entry.class_names)
-    ap_ends = interval(scored.resampled.ap) if scored else [None] * number
-    auc_ends = interval(scored.resampled.auc) if scored else [None] * number
-    errors = scored.calibration.errors().tolist() if scored else None
+    shown = list(entry.shown)
+    nothing = [None] * len(shown)
+    ap_ends, auc_ends, errors = nothing, nothing, None
+    if scored:
+        ap_ends, auc_ends = interval(scored.resampled.ap[:, shown]), interval(scored.resampled.auc[:, shown])
+        errors = scored.calibration.errors()[shown].tolist()
     labeled = entry.scored.labeled_positives if entry.scored else None
     columns = ["positives", *(["labeled"] if labeled else []), "AP"]
     columns += ["95% interval of AP", "AP, 0 to 100"] if scored else []
     columns += ["AUC", *(["95% interval of AUC", "ECE"] if scored else [])]
     rows = []
-    for place, name in enumerate(entry.class_names):
+    for row, place in enumerate(shown):
+        name = entry.class_names[place]
         values = classes[name]
         cells = [count(values["positives"]), *([count(labeled[place])] if labeled else []), share(values["AP"])]
         if scored:
-            cells += [_ends(ap_ends[place]), _picture(values["AP"], ap_ends[place])]
+            cells += [_ends(ap_ends[row]), _picture(values["AP"], ap_ends[row])]
         cells.append(share(values["AUC"]))
         if scored and errors:
-            cells += [_ends(auc_ends[place]), share(errors[place])]
+            cells += [_ends(auc_ends[row]), share(errors[row])]
         rows.append((name, cells))
-    return table(caption, columns, rows, first="class", class_index=entry.class_index)
+    return table(caption, columns, rows, first="class", class_index=entry.shown_index)
 
 
 def _ends(ends: tuple[float, float] | None) -> Cell:
@@ -122,11 +126,11 @@ def _pseudo_table(entry: Entry) -> Html | None:
     if not there:
         return None
     rows = [
-        (name, [_scaled(values[place], factor) for values, factor in there.values() if values])
-        for place, name in enumerate(entry.class_names)
+        (entry.class_names[place], [_scaled(values[place], factor) for values, factor in there.values() if values])
+        for place in entry.shown
     ]
     caption = f"Means of the steps up to {run.train[-1]['step']:,} since the row before"
-    return table(caption, list(there), rows, first="class", class_index=entry.class_index)
+    return table(caption, list(there), rows, first="class", class_index=entry.shown_index)
 
 
 def _scaled(value: float | None, factor: float) -> Cell:
@@ -149,19 +153,22 @@ def calibration(entry: Entry) -> Html | None:
         pooled, errors = table_.pooled(), table_.errors().tolist()
         lines = [
             Line(
-                name=f"{name}, ECE {percent(error)}%",
+                name=f"{entry.class_names[place]}, ECE {percent(errors[place])}%",
                 points=_reliability(table_.counts[place], table_.predicted[place], table_.observed[place]),
-                class_index=number,
+                class_index=entry.class_index[place],
                 marked=True,
             )
-            for place, (name, number, error) in enumerate(
-                zip(entry.class_names, entry.class_index, errors, strict=True)
-            )
+            for place in entry.shown
         ]
         whole = _reliability(pooled.counts[0], pooled.predicted[0], pooled.observed[0])
         lines.append(Line(name="all pairs", points=whole, marked=True))
         lines.append(Line(name="as it should be", points=[(0, 0), (1, 1)], dashed=True))
-        ece = float(pooled.errors()[0])
+        words = f"ECE of all pairs: {percent(float(pooled.errors()[0]))}%"
+        if scored.calibrated:
+            better = scored.calibrated.pooled()
+            points = _reliability(better.counts[0], better.predicted[0], better.observed[0])
+            lines.append(Line(name="all pairs, calibrated", points=points, dashed=True, marked=True))
+            words += f", calibrated (dashed, with dots) {percent(float(better.errors()[0]))}%"
         title = f"Reliability, {part} images"
         picture = chart(
             f"{entry.key}-reliability-{part}",
@@ -174,12 +181,17 @@ def calibration(entry: Entry) -> Html | None:
             x_range=(0, 1),
             y_range=(0, 1),
         )
-        figures.append(figure(picture, title, f"ECE of all pairs: {percent(ece)}%."))
+        figures.append(figure(picture, title, f"{words}."))
     about = (
         "Where a line lies below the diagonal, the model claims more than it keeps. The strong line is of all pairs of "
         "image and class; bins of fewer than five pairs are not drawn. ECE is the mean distance from the diagonal, "
         "weighted by the pairs of a bin. The asymmetric loss makes scores too high by design; AP and AUC do not mind."
     )
+    if any(each.calibrated for each in entry.scored.parts.values()):
+        about += (
+            " These are the network's own scores; percentmatch predict gives calibrated probabilities. Calibration was "
+            "learnt from labeled images, as a rule the validation images, so the test images judge it fairly."
+        )
     return join(tag("p", about), tag("div", *figures, class_="figures"))
 
 
@@ -193,14 +205,10 @@ def images(entry: Entry) -> Html | None:
         return None
     part = "validation" if "validation" in entry.scored.parts else "test"
     about = (
-        f"Of the {part} images, for the class chosen above. A label counts as predicted from the class's own threshold "
-        f"on, the score with the best F1 on these {part} images. Under each image: its score, its true labels, then "
-        "labels that are predicted and not true (+), or true and not predicted (\u2212)."
+        f"Of the {part} images, for the class chosen above. {_rule(entry.scored, part)} Under each image: the "
+        "probability of the class, the true labels, then labels that are predicted and not true (+), or true and not "
+        "predicted (\u2212)."
     )
-    if entry.scored.task == "single-label":
-        about = about.replace(
-            "A label counts as predicted from", "The predicted label is the most probable; doubt is counted from"
-        )
     groups = [
         tag("div", tag("p", words, class_="group"), tag("ul", class_="thumbs", data_group=name))
         for name, words in GROUPS.items()
@@ -210,6 +218,22 @@ def images(entry: Entry) -> Html | None:
         tag("p", tag("strong", class_="shown-class", aria_live="polite")),
         tag("div", *groups, class_="gallery", data_run=entry.key),
         tag("noscript", tag("p", "The images are shown by the page's script, which is switched off.")),
+    )
+
+
+def _rule(scored: ScoredRun, part: str) -> str:
+    """What makes a label a predicted one."""
+    if scored.task == "single-label":
+        return "The predicted label is the most probable one."
+    if scored.aim is None:
+        return (
+            "The model knows no thresholds, as it had no validation images: a label counts as predicted from the score "
+            f"on that has the best F1 on these {part} images."
+        )
+    aim = "the best F1" if scored.aim == "F1" else scored.aim
+    return (
+        "A label counts as predicted where percentmatch predict decides for it: from the threshold on that the model "
+        f"keeps for the class, chosen for {aim}."
     )
 
 

@@ -5,7 +5,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-RESAMPLES = 1000
+from percentmatch.decide import FALLBACK
+
+RESAMPLES, FEWEST = 1000, 200  # of up to 1,000 classes, of very many
 AT_ONCE = 4_000_000  # pairs of image and resample held in memory
 
 
@@ -40,6 +42,11 @@ class Calibration:
     def errors(self) -> Tensor:
         """ECE: the mean distance of the two shares, bins weighted by their pairs; NaN without any: (c,)."""
         return (self.predicted - self.observed).abs().sum(dim=1) / self.counts.sum(dim=1)
+
+
+def resamples_of(num_classes: int) -> int:
+    """How many resamples of so many classes take a bearable time."""
+    return max(FEWEST, min(RESAMPLES, 1000 * RESAMPLES // num_classes))
 
 
 def bootstrap(
@@ -80,7 +87,7 @@ def calibrate(scores: Tensor, targets: Tensor, known: Tensor, *, num_bins: int =
 
 
 def decision_thresholds(scores: Tensor, targets: Tensor, known: Tensor) -> Tensor:
-    """For each class the score whose choice as a threshold has the best F1, infinite without a positive: (c,)."""
+    """For each class the score whose choice as a threshold has the best F1, FALLBACK without a positive: (c,)."""
     counted = known.double()
     order = scores.masked_fill(known == 0, -1).argsort(dim=0, descending=True, stable=True)  # (n, c)
     ranked = scores.gather(0, order)
@@ -89,7 +96,7 @@ def decision_thresholds(scores: Tensor, targets: Tensor, known: Tensor) -> Tenso
     f1 = 2 * hits / (chosen + hits[-1:])  # NaN only if nothing is known
     more = torch.cat([ranked[1:] == ranked[:-1], torch.zeros_like(ranked[:1], dtype=torch.bool)])
     best = f1.nan_to_num(0).masked_fill(more, -1).argmax(dim=0, keepdim=True)
-    return torch.where(hits[-1] > 0, ranked.gather(0, best)[0], torch.inf)
+    return torch.where(hits[-1] > 0, ranked.gather(0, best)[0], FALLBACK)
 
 
 def _weighted(scores: Tensor, targets: Tensor, known: Tensor, weights: Tensor) -> tuple[Tensor, Tensor]:

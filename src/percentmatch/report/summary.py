@@ -2,22 +2,32 @@
 
 from typing import Any
 
-from percentmatch.config import Config
+from percentmatch.config import Config, flat
+from percentmatch.errors import several
 from percentmatch.report.collect import RunRecord
 from percentmatch.report.entry import Entry
 from percentmatch.report.markup import Html, join, tag
 from percentmatch.report.statistics import interval
 from percentmatch.report.tables import percent, span, table
 
-DATA_WORDS = {"scenes": "made-up scenes", "files": "own files", "voc": "Pascal VOC", "coco": "MS-COCO"}
+DATA_WORDS = {
+    "scenes": "made-up scenes",
+    "files": "own files",
+    "shards": "own shards",
+    "voc": "Pascal VOC",
+    "coco": "MS-COCO",
+}
 OFF = 0.002  # scores computed now may differ so much from those in metrics.json without a word
 
 
 def sentence(entry: Entry) -> str:
     """The run in a sentence or two."""
     run, config = entry.run, entry.run.config
-    parts = {name: len(getattr(run.split, name)) for name in ("labeled", "unlabeled")} if run.split else {}
-    number = f" on {parts['labeled']:,} labeled and {parts['unlabeled']:,} unlabeled images" if parts else ""
+    number = ""
+    if run.split:
+        pool = "streamed" if run.split.stream else f"{len(run.split.unlabeled):,}"
+        more = "" if config.method == "supervised" else f" and {pool} unlabeled"
+        number = f" on {len(run.split.labeled):,} labeled{more} images"
     words = DATA_WORDS.get(config.data, "data given in Python")
     if run.metrics:
         text = f"The method {config.method} trained the network {config.backbone} for {run.metrics['step']:,} steps"
@@ -79,7 +89,12 @@ def _notes(entry: Entry) -> list[str]:
     if entry.missing:
         notes.append(f"Without intervals, calibration, pool scores and images: {entry.missing}.")
     if run.unseen_classes:
-        notes.append(f"No labeled image shows {', '.join(run.unseen_classes)}: never a positive pseudo-label.")
+        notes.append(f"No labeled image shows {several(run.unseen_classes)}: never a positive pseudo-label.")
+    if len(entry.shown) < len(entry.class_names):
+        notes.append(
+            f"Figures, images and tables show {len(entry.shown):,} of the {len(entry.class_names):,} classes, evenly "
+            "from the most to the least frequent; metrics.json holds the scores of all. Means are over all classes."
+        )
     if not run.class_names and not entry.scored and entry.class_names:
         notes.append("Nothing names the classes yet; they are numbered in the order of the data.")
     for part, scored in (entry.scored.parts if entry.scored else {}).items():
@@ -139,13 +154,6 @@ def _facts(entry: Entry) -> Html:
 
 def changed_settings(config: Config) -> list[tuple[str, str, str]]:
     """Name, value and default of every setting that is not the default; options of the method have no default here."""
-    mine, usual = _flat(config.to_dict()), _flat(Config().to_dict())
+    mine, usual = flat(config.to_dict()), flat(Config().to_dict())
     skip = ("method", "data", "seed")
     return [(n, str(v), str(usual.get(n, ""))) for n, v in mine.items() if v != usual.get(n) and n not in skip]
-
-
-def _flat(values: dict, prefix: str = "") -> dict[str, object]:
-    flat: dict[str, object] = {}
-    for name, value in values.items():
-        flat |= _flat(value, f"{prefix}{name}.") if isinstance(value, dict) else {prefix + name: value}
-    return flat

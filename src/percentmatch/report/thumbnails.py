@@ -6,17 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import torch
 from PIL import Image
 from torch import Tensor
 
 from percentmatch.report.scoring import ScoredPart, ScoredRun
 
 GROUPS = {
-    "surest": "Surest: the highest scores",
-    "doubtful": "Most doubtful: nearest to the class's threshold",
-    "false": "Most wrong: high scores without the class",
-    "missed": "Most wrong: low scores with the class",
+    "surest": "Surest: the highest probabilities",
+    "doubtful": "Most doubtful: nearly decided otherwise",
+    "false": "Most wrong: predicted without the class",
+    "missed": "Most wrong: not predicted with the class",
 }
 SIDE = 96  # pixels
 PICTURES = 480  # of a page, about; at 2 to 3 kB each
@@ -54,34 +53,34 @@ def picture(pixels: Tensor) -> str:
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def choose(part: ScoredPart, thresholds: Tensor, number: int) -> list[Choice]:
-    """For each class up to `number` images a group, from pairs whose label is known."""
+def choose(part: ScoredPart, number: int, columns: Sequence[int]) -> list[Choice]:
+    """For each of these classes up to `number` images a group, from pairs whose label is known."""
     targets, known = part.images.scoring_labels(count_difficult=False)
     choices = []
-    for column, threshold in enumerate(thresholds.tolist()):
-        scores, shows, counted = part.scores[:, column], targets[:, column] > 0, known[:, column] > 0
-        doubt = (scores.clamp(1e-6, 1 - 1e-6).logit() - torch.tensor(threshold).clamp(1e-6, 1 - 1e-6).logit()).abs()
+    for column in columns:
+        sure, doubt, decided = (each[:, column] for each in (part.probabilities, part.doubt, part.decided))
+        shows, counted = targets[:, column] > 0, known[:, column] > 0
         keys = {
-            "surest": (scores, counted),
+            "surest": (sure, counted),
             "doubtful": (-doubt, counted),
-            "false": (scores, counted & ~shows & (scores >= threshold)),
-            "missed": (-scores, counted & shows & (scores < threshold)),
+            "false": (sure, counted & ~shows & decided),
+            "missed": (-sure, counted & shows & ~decided),
         }
         choices.append(Choice({name: _first(key, among, number) for name, (key, among) in keys.items()}))
     return choices
 
 
-def gallery(scored: ScoredRun, album: Album, class_index: Sequence[int], num_runs: int) -> dict[str, Any] | None:
-    """What the page's script shows: images with their labels, and the choice of each class; None without images."""
+def gallery(
+    scored: ScoredRun, album: Album, class_index: Sequence[int], shown: Sequence[int], num_runs: int
+) -> dict[str, Any] | None:
+    """What the page's script shows: images with their labels, the choice of each class shown; None without images."""
     name = next((name for name in ("validation", "test") if name in scored.parts), None)
     if name is None:
         return None
     part = scored.parts[name]
-    number = max(2, min(6, PICTURES // (len(GROUPS) * len(class_index) * num_runs)))
-    choices = choose(part, scored.thresholds, number)
-    truth, predicted = part.images.targets > 0, part.scores >= scored.thresholds  # (n, c)
-    if scored.task == "single-label":
-        predicted = torch.zeros_like(truth).scatter_(1, part.scores.argmax(dim=1, keepdim=True), True)
+    number = max(2, min(6, PICTURES // (len(GROUPS) * len(shown) * num_runs)))
+    choices = choose(part, number, shown)
+    truth, predicted = part.images.labels.targets, part.decided  # (n, c)
     places: dict[int, int] = {}
     images: list[dict[str, Any]] = []
     for row in dict.fromkeys(row for choice in choices for rows in choice.rows.values() for row in rows):
@@ -90,16 +89,16 @@ def gallery(scored: ScoredRun, album: Album, class_index: Sequence[int], num_run
             {
                 "name": part.images.ids[row],
                 "picture": album.add(part.images.pixels[row]),
-                "true": [class_index[c] for c in truth[row].nonzero().flatten().tolist()],
+                "true": [class_index[c] for c in truth[[row]][0].nonzero().flatten().tolist()],
                 "predicted": [class_index[c] for c in predicted[row].nonzero().flatten().tolist()],
             }
         )
     classes = {
         class_index[column]: {
-            group: [[places[row], round(float(part.scores[row, column]), 4)] for row in rows]
+            group: [[places[row], round(float(part.probabilities[row, column]), 4)] for row in rows]
             for group, rows in choice.rows.items()
         }
-        for column, choice in enumerate(choices)
+        for column, choice in zip(shown, choices, strict=True)
     }
     return {"part": name, "images": images, "classes": classes}
 

@@ -17,7 +17,7 @@ from starlette.requests import ClientDisconnect
 
 from percentmatch import __version__
 from percentmatch.data.decode import BadImage, NoImage, TooManyPixels, decode_bytes
-from percentmatch.decide import FALLBACK, decisions_of, probabilities_of
+from percentmatch.decide import decisions_of, probabilities_of, thresholds_of
 from percentmatch.evaluate import logits
 from percentmatch.predict import Predictor
 
@@ -122,13 +122,11 @@ def look(predictor: Predictor, content: bytes) -> dict[str, Any]:
     card = predictor.card
     pixels = torch.from_numpy(decode_bytes(content, card.decode_size, card.frame))[None]
     found = logits(predictor.network, pixels, card, predictor.device)  # (1, c)
-    count = len(card.class_names)
-    thresholds = card.decisions.thresholds if card.decisions else (FALLBACK,) * count
     rows = zip(
         probabilities_of(found, card)[0].tolist(),
         card.class_names,
         map(bool, decisions_of(found, card)[0].tolist()),
-        (None,) * count if card.task == "single-label" else thresholds,
+        thresholds_of(card) or (None,) * len(card.class_names),
         strict=True,
     )
     classes = [
