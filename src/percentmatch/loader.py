@@ -103,12 +103,11 @@ class Loader:
             rows = torch.arange(len(drawn["pixels"]))
         split = len(own)
         drawn["rows"] = torch.cat([rows[:split] if name == "labeled" else rows[split:] for name, _, _ in self.parts])
-        slots = {  # an image drawn twice in a step gets two views
-            "labeled": micro * ranks * b + own,
-            "unlabeled": (micro * ranks + self.rank) * u + torch.arange(u),
-        }
+        labeled_slots = micro * ranks * b + own  # places in the step: an image drawn twice gets two views
+        slots = (micro * ranks + self.rank) * u + torch.arange(u)
         plans = [
-            self._plan(view, step, slots.get(name, slots["unlabeled"]), stream) for name, view, stream in self.parts
+            self._plan(view, step, labeled_slots if name == "labeled" else slots, stream)
+            for name, view, stream in self.parts
         ]
         drawn |= {f"plan.{field}": torch.cat([getattr(plan, field) for plan in plans]) for field in PLAN}
         if "uniforms" in self.views:

@@ -30,9 +30,8 @@ from percentmatch.data.shards import names_shards
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 from percentmatch.files import MOST_YAML, parse_yaml, read_plain
+from percentmatch.sound import check_numbers, check_scores, read_sound
 
-DAMAGE = (KeyError, TypeError, ValueError, AttributeError)  # what a check of values raises
-MOST = 1e300  # beyond any number that a run writes
 PLACES = ("root", "labels", "images")  # of what a run is scored on
 ALWAYS_THERE = ("data", "method", "seed")  # the first, one in the middle and one of the last: the file is whole
 # settings that a resumed run may change
@@ -271,16 +270,6 @@ def is_rest(path: Path) -> bool:
     return path.name.startswith(".") and path.name.endswith(".part")
 
 
-def read_sound(path: Path, check: Callable[[dict[str, Any]], None]) -> dict[str, Any]:
-    """A JSON file in which `check` finds what it looks for."""
-    values = read_json(path)
-    try:
-        check(values)
-    except DAMAGE as error:
-        raise UserError(f"'{path}' is damaged ({type(error).__name__}: {error}); restore the file") from None
-    return values
-
-
 def _check_metrics(metrics: dict[str, Any]) -> None:
     check_numbers(metrics, "step", "minutes", "seed")
     for part in ("validation", "test"):
@@ -288,34 +277,6 @@ def _check_metrics(metrics: dict[str, Any]) -> None:
             check_scores(metrics[part][weights])
     if "calibration" in metrics:
         check_numbers(metrics["calibration"], "ece_before", "ece_after")
-
-
-def check_scores(scores: dict[str, Any]) -> None:
-    check_numbers(scores, "num_images")
-    for name in ("mAP", "AUC"):
-        check_number(scores[name])
-    for name in ("mAP_11point", "accuracy"):
-        check_number(scores.get(name))
-    for values in scores["classes"].values():
-        for name in ("AP", "AUC", "positives"):
-            check_number(values[name])
-
-
-def check_numbers(row: dict[str, Any], *names: str) -> None:
-    """Raise one of DAMAGE where a name is missing or no number."""
-    for name in names:
-        check_number(row[name])
-        if row[name] is None:
-            raise ValueError(f"{name} is null")
-
-
-def check_number(value: object) -> None:
-    if value is None:
-        return
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        raise TypeError(f"{value!r:.40} is no number")
-    if not abs(value) < MOST:
-        raise ValueError(f"{value!r:.40} is no finite number")
 
 
 def read_yaml(path: Path) -> dict[str, Any]:

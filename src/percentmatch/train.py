@@ -99,7 +99,8 @@ def _train(
 
 def train_step(run: Run, step: int) -> None:
     """One optimizer step. Nothing in it waits for the device."""
-    torch.manual_seed(mix(run.config.seed, step, *[rank()] * is_distributed()))  # dropout; views draw by themselves
+    seeds = (run.config.seed, step, rank()) if is_distributed() else (run.config.seed, step)
+    torch.manual_seed(mix(*seeds))  # dropout; views and samples draw by themselves
     drawn = run.drawn_ahead.pop(step, None) or run.draw(step)
     sent = run.sender.send(drawn)
     run.meter.count += run.config.accumulate

@@ -10,7 +10,8 @@ import yaml
 from percentmatch.checkpoint import write_atomic
 from percentmatch.config import PretrainSettings
 from percentmatch.errors import UserError
-from percentmatch.run_folder import PLACES, RunFolder, check_numbers, read_sound, read_yaml
+from percentmatch.run_folder import PLACES, RunFolder, read_yaml
+from percentmatch.sound import check_numbers, read_sound
 
 
 class WarmFolder:

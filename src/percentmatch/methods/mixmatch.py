@@ -69,12 +69,12 @@ class MixMatch(Method):
             self.taught.expand_as(guesses),
             full_weights(self.taught, self.weight * linear_ramp(batch.step, self.ramp_length)),
         )
-        parts = (batch.images, batch.weak, batch.weak2)
-        images = torch.cat([gather_rows(part) for part in parts])  # (n, 3, h, w): labeled, weak, weak2 of all ranks
+        own = (batch.images, batch.weak, batch.weak2)
+        images = torch.cat([gather_rows(part) for part in own])  # (n, 3, h, w): labeled, weak, weak2 of all ranks
         targets = torch.cat([gather_rows(part) for part in (targets, guesses, guesses)])  # (n, c)
         known = torch.cat([gather_rows(part) for part in (known, pseudo.mask, pseudo.mask)])  # (n, c)
 
-        mine = own_rows([len(part) for part in parts], images.device)  # (b + 2u,)
+        mine = own_rows([len(part) for part in own], images.device)  # (b + 2u,)
         partner = batch.uniforms[:, 0].argsort(stable=True)[mine]
         share = look_up(self.table, batch.uniforms[mine, 1])[:, None]  # (b + 2u, 1) l = max(l, 1 - l): rows stay theirs
         mixed = torch.lerp(images[partner], images[mine], share[:, :, None, None].to(images.dtype))

@@ -16,7 +16,7 @@ from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss
 class Rounds(Method):
     """The supervised loss plus the selected pairs of the pool on one view. Before the first round none is selected.
 
-    Every rank scores the whole pool, so the labels agree between ranks.
+    Every rank has the scores of the whole pool, so the labels agree between ranks.
     """
 
     targets: Tensor

@@ -9,7 +9,8 @@ from percentmatch.checkpoint import read_json
 from percentmatch.config import Config
 from percentmatch.data import Split
 from percentmatch.errors import UserError
-from percentmatch.run_folder import DAMAGE, RunFolder, check_number, check_numbers, check_scores
+from percentmatch.run_folder import RunFolder
+from percentmatch.sound import DAMAGE, check_number, check_numbers, check_scores
 
 Number = float | None
 Series = tuple[list[int], list[list[Number]]]  # steps, and for each step a value a class
