@@ -57,7 +57,7 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
     `preset` and `settings` hold for all; `runs` names each variant and what it changes; `grid` lists values of
     settings, all combined; `seeds` set both seed and split_seed. `over` replaces what holds for all. Each setting that
     varies is named in one place, so that a run's name says what it was. With `warm_start`, settings of `pretrain`, the
-    runs that name no weights begin from a backbone trained first; those with the same seed, data and backbone share it.
+    runs that name no weights begin from a backbone trained first; the same seed, images and backbone share one.
     """
     values = read_yaml(file)
     unknown = next((key for key in values if key not in KEYS), None)
@@ -114,6 +114,8 @@ def _with_warm_starts(file: Path, values: Mapping, plan: list[Planned], own: lis
     for planned, has_weights in zip(plan, own, strict=True):
         seed = planned.config.seed
         settings = replace(given, **{name: getattr(planned.config, name) for name in OF_THE_RUN})
+        if not (settings.validation or settings.split_file):  # it sees all images, however many of them are labeled
+            settings = replace(settings, labeled=0.0)
         if settings not in starts and not has_weights:
             first = all(start.settings.seed != seed for start in starts.values())
             starts[settings] = PlannedStart(f"warm-seed{seed}" if first else f"warm-{planned.name}", settings)

@@ -205,14 +205,20 @@ class Config(DataSettings):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainView(View):
-    """The two views of an image that a warm start makes alike: a small crop, and operations."""
+    """The two views of an image that a warm start makes alike: a small crop, other colours, and operations."""
 
-    ops: int = 4
+    ops: int = 2
     """Random operations (RandAugment) applied to each image."""
     crop_scale: float = 0.15
     """Smallest share of the area a random resized crop keeps; 1 turns the crop off."""
     cutout_ratio: float = 0.0
     """Largest side of the square that is cut out, as a share of the image side; 0 turns it off."""
+    jitter: float = 0.5
+    """Strength of random changes of brightness, contrast, saturation and hue; above 0, a fifth of the views is grey."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _require(0 <= self.jitter <= 1, "jitter", self.jitter, "must lie between 0 and 1")
 
 
 @dataclass(frozen=True, kw_only=True)

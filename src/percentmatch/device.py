@@ -80,6 +80,7 @@ class Sender:
         self.stream = torch.cuda.Stream(self.device)
         end = -(-end // ALIGNED) * ALIGNED
         self.target, *staged = torch.empty(1 + AHEAD, end, dtype=torch.uint8, device=self.device)
+        self.stream.wait_stream(torch.cuda.current_stream(self.device))  # what used that memory before may be at work
         pinned = torch.empty(AHEAD, end, dtype=torch.uint8).pin_memory()
         self.buffers = [(*pair, torch.cuda.Event()) for pair in zip(pinned, staged, strict=True)]
         self.views = {

@@ -16,7 +16,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from percentmatch.augment import Plan, apply, draw, frame, fused_views, mix, shrink
+from percentmatch.augment import Plan, apply, draw, draw_jitter, frame, fused_views, mix, recolour, shrink
 from percentmatch.checkpoint import BAD_STATE, Saver, read_json, write_atomic, write_json
 from percentmatch.config import PretrainSettings
 from percentmatch.data import Data, load_data, split_data
@@ -32,6 +32,7 @@ from percentmatch.signals import Stopped, StopRequest
 from percentmatch.warm_folder import WarmFolder
 
 INIT = 1_000_037  # stream of the initial weights
+JITTER = 2  # stream of the colours; 0 and 1 are the two views
 HIDDEN, WIDTH = 2048, 256  # of the projector
 
 
@@ -112,6 +113,10 @@ class WarmStart:
             for stream in (0, 1)
         ]
         drawn = {name: torch.cat([getattr(plan, name) for plan in plans]) for name in PLAN}
+        if settings.view.jitter:
+            normal, order = {"mean": self.model.mean, "std": self.model.std}, torch.arange(2 * n)
+            options = {"seed": settings.seed, "step": step, "stream": JITTER, "sample": order}
+            drawn["jitter"] = draw_jitter(settings.view.jitter, **options, **normal)
         rows = slots
         if self.stream:
             last = min(step + AHEAD, settings.total_steps - 1)
@@ -130,8 +135,10 @@ class WarmStart:
         pixels = self.pixels if self.resident else sent["pixels"]
         options = {"size": self.settings.image_size, "mean": self.model.mean, "std": self.model.std}
         if self.fused:
-            return self.fused(pixels, sent["rows"], Plan(*(sent[name] for name in PLAN)), **options)
-        return apply(pixels[sent["rows"]], Plan(*(drawn[name] for name in PLAN)), **options)
+            views = self.fused(pixels, sent["rows"], Plan(*(sent[name] for name in PLAN)), **options)
+        else:
+            views = apply(pixels[sent["rows"]], Plan(*(drawn[name] for name in PLAN)), **options)
+        return recolour(views, sent["jitter"]) if "jitter" in sent else views
 
     def log_row(self) -> float:
         """Write the mean loss since the last row, and return it."""

@@ -94,7 +94,7 @@ def alike(warm: WarmStart) -> float:
 
 
 def test_views_of_an_image_become_alike(tmp_path: Path) -> None:
-    settings = replace(WARM, total_steps=16)
+    settings = replace(WARM, total_steps=16, view=replace(WARM.view, ops=4, jitter=0.0))  # colours do it soon
     warm = WarmStart(settings, WarmFolder(tmp_path), load_data(settings.as_config()), torch.device("cpu"))
     before = alike(warm)
     for step in range(16):
@@ -130,7 +130,8 @@ def test_the_projector_and_the_defaults_are_those_that_were_measured() -> None:
     assert (settings.batch, settings.image_size, settings.temperature) == (256, 128, 0.2)
     assert settings.as_config().decode_size == 256
     assert (settings.lr, settings.weight_decay, settings.as_config().optimizer) == (1e-3, 0.05, "adamw")
-    assert (settings.view.ops, settings.view.crop_scale, settings.view.cutout_ratio) == (4, 0.15, 0.0)
+    assert (settings.view.ops, settings.view.jitter) == (2, 0.5)
+    assert (settings.view.crop_scale, settings.view.cutout_ratio) == (0.15, 0.0)
 
 
 def test_what_it_leaves_behind(warm: Path) -> None:
@@ -401,6 +402,17 @@ def test_runs_on_other_data_or_backbones_have_their_own_warm_start(tmp_path: Pat
         "b-validation=10-seed0": "warm-b-validation=10-seed0",
         "c-validation=10-seed0": "warm-a-validation=10-seed0",
     }
+
+
+def test_without_validation_images_a_warm_start_serves_any_number_of_labels(tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(GRID.replace("validation: 20", "validation: 0") + "runs: {a: {}}\ngrid: {labeled: [20, 10]}")
+    one, other = benchmark.read_grid(file)
+    assert one.warm == other.warm
+    assert (one.config.labeled, other.config.labeled) == (20, 10)
+    file.write_text(GRID + "runs: {a: {}}\ngrid: {labeled: [20, 10]}")  # which images are set apart depends on them
+    one, other = benchmark.read_grid(file)
+    assert one.warm != other.warm
 
 
 @pytest.mark.parametrize(

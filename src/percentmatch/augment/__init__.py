@@ -5,6 +5,7 @@ from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import mix, uniforms
 from percentmatch.augment.frame import frame, shrink
 from percentmatch.augment.geometry import GEOMETRY
+from percentmatch.augment.jitter import draw_jitter, recolour
 from percentmatch.augment.views import (
     NAMES,
     OPERATIONS,
@@ -25,10 +26,12 @@ __all__ = [
     "Plan",
     "apply",
     "draw",
+    "draw_jitter",
     "frame",
     "fused_views",
     "mix",
     "normalise",
+    "recolour",
     "resize",
     "shrink",
     "uniforms",
