@@ -82,7 +82,7 @@ def _where(results: dict[str, Any]) -> str:
 
 def _spread(runs: list[dict[str, Any]], key: str) -> str:
     values = [100 * run[key] for run in runs]
-    return f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}"
+    return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
 def labeler_table(results: dict[str, Any]) -> str:
@@ -189,6 +189,38 @@ def voc_paper_table(run: dict[str, Any]) -> str:
         f"{100 * score['mAP']:.1f}, AUC {100 * score['AUC']:.1f} (mAP {100 * counted['mAP']:.1f} "
         f"with difficult pairs as positives), scored once, last moving average; {run['wall_seconds']:.0f} seconds from "
         f"start to end; {_where(run['environment'])}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def track_table(results: dict[str, Any]) -> str:
+    """Mean +- standard deviation over the seeds of each run and number of labels, and the gain over supervised."""
+    runs = results["runs"]
+    lines = [
+        "| labels | method | test mAP | AUC | mAP, difficult as positives | gain in mAP, seed by seed | minutes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for labeled in sorted({run["settings"]["labeled"] for run in runs}):
+        here = [run for run in runs if run["settings"]["labeled"] == labeled]
+        plain = {run["seed"]: run["test"]["ema"]["mAP"] for run in here if run["method"] == "supervised"}
+        for method in sorted({run["method"] for run in here}, key=lambda name: (name != "supervised", name)):
+            mine = sorted((run for run in here if run["method"] == method), key=lambda run: run["seed"])
+            scores = [run["test"]["ema"] for run in mine]
+            hard = [score["difficult_as_positive"] for score in scores]
+            gains = [score["mAP"] - plain[run["seed"]] for score, run in zip(scores, mine, strict=True)]
+            gain = "" if method == "supervised" else ", ".join(f"{100 * each:+.1f}" for each in gains)
+            minutes = statistics.mean(run["minutes"] + run.get("warm_start_minutes", 0) for run in mine)
+            values = " | ".join((_spread(scores, "mAP"), _spread(scores, "AUC"), _spread(hard, "mAP"), gain))
+            lines.append(f"| {labeled:,.0f} | {method} | {values} | {minutes:.1f} |")
+    seeds = sorted({run["seed"] for run in runs})
+    named = f"seeds {', '.join(map(str, seeds))}; mean ± standard deviation" if len(seeds) > 1 else f"seed {seeds[0]}"
+    where = {_where(run["environment"]) for run in runs}
+    lines += [
+        "",
+        f"{runs[0]['settings']['backbone']} at {runs[0]['settings']['image_size']} pixels, "
+        f"{runs[0]['settings']['total_steps']:,} steps; {named}; test images scored once, last moving average; minutes "
+        f"of one GPU{', the warm start included' if 'warm_start_minutes' in runs[0] else ''}; {'; '.join(sorted(where))}.",
         "",
     ]
     return "\n".join(lines)
@@ -357,40 +389,6 @@ def faults_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def main() -> None:
-    """Write every table again from the results files."""
-    demo, labeler, tuning, voc_cpu, scenes, scenes_tuning = (
-        json.loads((ROOT / "results" / f"{name}.json").read_text())
-        for name in ("demo", "labeler", "demo_tuning", "voc_cpu", "scenes", "scenes_tuning")
-    )
-    for file in ("README.md", "docs/methods/README.md"):
-        fill(ROOT / file, "scenes", scenes_table(scenes))
-    fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(scenes_tuning))
-    voc_tuning = json.loads((ROOT / "results/voc2007/tuning.json").read_text())
-    fill(ROOT / "docs/experiments.md", "voc_tuning", voc_tuning_table(voc_tuning))
-    voc_paper = json.loads((ROOT / "results/voc2007/paper_first.json").read_text())
-    fill(ROOT / "docs/experiments.md", "voc_paper", voc_paper_table(voc_paper))
-    fill(ROOT / "docs/speed.md", "voc_run", voc_run_line(voc_paper))
-    fill(ROOT / "docs/voc.md", "voc_cpu", voc_cpu_table(voc_cpu))
-    voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
-    for file in ("README.md", "docs/demo.md"):
-        fill(ROOT / file, "demo", demo_table(demo))
-    one_thread = json.loads((ROOT / "results/demo_one_thread.json").read_text())
-    fill(ROOT / "docs/demo.md", "demo_threads", demo_threads_line(demo, one_thread))
-    fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(labeler))
-    fill(ROOT / "SECURITY.md", "fuzz", fuzz_table(json.loads((ROOT / "results/fuzz.json").read_text())))
-    fill(ROOT / "docs/reliability.md", "faults", faults_table(json.loads((ROOT / "results/faults.json").read_text())))
-    fill_speed(ROOT / "docs/speed.md", speed_results())
-    fill(ROOT / "docs/experiments.md", "tuning", tuning_table(tuning, ("7", "8")))
-    fill(
-        ROOT / "docs/many-classes.md", "classes", classes_table(json.loads((ROOT / "results/classes.json").read_text()))
-    )
-
-
-if __name__ == "__main__":
-    main()
-
-
 def stream_table(results: dict[str, Any]) -> str:
     """Training from images decoded before and from the stream, and resident memory over three passes."""
     lines = ["| training | unlabeled images/s, cached | streamed | streamed over cached |", "|---|---|---|---|"]
@@ -411,3 +409,40 @@ def stream_table(results: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def main() -> None:
+    """Write every table again from the results files."""
+    demo, labeler, tuning, voc_cpu, scenes, scenes_tuning = (
+        json.loads((ROOT / "results" / f"{name}.json").read_text())
+        for name in ("demo", "labeler", "demo_tuning", "voc_cpu", "scenes", "scenes_tuning")
+    )
+    for file in ("README.md", "docs/methods/README.md"):
+        fill(ROOT / file, "scenes", scenes_table(scenes))
+    fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(scenes_tuning))
+    voc_tuning = json.loads((ROOT / "results/voc2007/tuning.json").read_text())
+    fill(ROOT / "docs/experiments.md", "voc_tuning", voc_tuning_table(voc_tuning))
+    voc_paper = json.loads((ROOT / "results/voc2007/paper_first.json").read_text())
+    fill(ROOT / "docs/experiments.md", "voc_paper", voc_paper_table(voc_paper))
+    fill(ROOT / "docs/speed.md", "voc_run", voc_run_line(voc_paper))
+    fill(ROOT / "docs/voc.md", "voc_cpu", voc_cpu_table(voc_cpu))
+    same_data = json.loads((ROOT / "results/voc2007/same_data.json").read_text())
+    fill(ROOT / "docs/voc.md", "voc_same_data", track_table(same_data))
+    voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
+    for file in ("README.md", "docs/demo.md"):
+        fill(ROOT / file, "demo", demo_table(demo))
+    one_thread = json.loads((ROOT / "results/demo_one_thread.json").read_text())
+    fill(ROOT / "docs/demo.md", "demo_threads", demo_threads_line(demo, one_thread))
+    fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(labeler))
+    fill(ROOT / "docs/shards.md", "stream", stream_table(json.loads((ROOT / "results/stream.json").read_text())))
+    fill(ROOT / "SECURITY.md", "fuzz", fuzz_table(json.loads((ROOT / "results/fuzz.json").read_text())))
+    fill(ROOT / "docs/reliability.md", "faults", faults_table(json.loads((ROOT / "results/faults.json").read_text())))
+    fill_speed(ROOT / "docs/speed.md", speed_results())
+    fill(ROOT / "docs/experiments.md", "tuning", tuning_table(tuning, ("7", "8")))
+    fill(
+        ROOT / "docs/many-classes.md", "classes", classes_table(json.loads((ROOT / "results/classes.json").read_text()))
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -17,7 +17,7 @@ from rich.markup import escape
 from rich.table import Table
 
 from percentmatch.checkpoint import read_json, write_json
-from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, flat, merge
+from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, flat, merge, preset_values
 from percentmatch.errors import UserError, did_you_mean, visible
 from percentmatch.methods import checked_options
 from percentmatch.pretrain import pretrain
@@ -85,11 +85,10 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
         raise UserError(f"{file}: runs, grid and seeds ask for {count:,} runs; plan at most {MOST_RUNS:,} in a file")
     settings, over = values.get("settings") or {}, over or {}
     _check_names(file, settings, runs, grid, seeds, over)
-    base = merge(merge(PRESETS.get(preset, {}), settings), over)
-    points = list(_points(runs, grid, seeds))
-    plan = [_plan(file, base, name, runs[name], point, seed) for name, point, seed in points]
+    points, shared = list(_points(runs, grid, seeds)), merge(settings, over)
+    plan = [_plan(file, preset, shared, name, runs[name], point, seed) for name, point, seed in points]
     if "warm_start" in values:
-        own = ["weights" in {**base, **point, **runs[name]} for name, point, _ in points]
+        own = ["weights" in {**PRESETS.get(preset, {}), **shared, **point, **runs[name]} for name, point, _ in points]
         plan = _with_warm_starts(file, values["warm_start"] or {}, plan, own)
     folders = sorted([planned.name for planned in plan] + [*{planned.warm.name for planned in plan if planned.warm}])
     for name, other in itertools.pairwise(folders):
@@ -158,11 +157,14 @@ def _points(runs: dict, grid: dict, seeds: list[int]) -> Iterator[tuple[str, dic
                 yield name, dict(zip(grid, point, strict=True)), seed
 
 
-def _plan(file: Path, base: Mapping, name: str, run: Mapping, point: Mapping, seed: int) -> Planned:
+def _plan(
+    file: Path, preset: str | None, shared: Mapping, name: str, run: Mapping, point: Mapping, seed: int
+) -> Planned:
     group = "-".join([str(name), *(f"{key}={value}" for key, value in point.items())])
     folder = re.sub(r"[/\\\x00-\x1f]", "_", f"{group}-seed{seed}")
     source = f"{file}, run '{folder}'"
-    values = merge(merge(merge(base, point), run), {"seed": seed, "split_seed": seed})
+    above = merge(merge(shared, point), run)
+    values = merge(preset_values(preset, above.get("method")), {**above, "seed": seed, "split_seed": seed})
     with _named(source):
         config = Config.from_dict(values, source=source)
         config = replace(config, options=checked_options(config.method, config.options))
@@ -245,7 +247,10 @@ def _write_results(plan: list[Planned], done: Mapping[str, Any], out: Path) -> d
 
 def summary(folder: RunFolder, group: str, warm: WarmFolder | None = None) -> dict[str, Any]:
     """What a results file keeps of a finished run: all that a table or a figure needs."""
-    curve = [row for _, row in folder.read_log() if row.get("kind") == "validation"]
+    log = [row for _, row in folder.read_log()]
+    curve = [row for row in log if row.get("kind") == "validation"]
+    training = [row for row in log if row.get("kind") == "train"]
+    places = sorted({len(training) * tenth // 10 - 1 for tenth in range(1, 11)} - {-1})
     return {
         "group": group,
         **folder.read_metrics(),
@@ -253,7 +258,17 @@ def summary(folder: RunFolder, group: str, warm: WarmFolder | None = None) -> di
         "settings": folder.read_config().to_dict(),
         "environment": read_json(folder.environment),
         "curve": [{key: row.get(key) for key in ("step", "mAP", "AUC")} for row in curve],
+        "training": [_rounded(training[place]) for place in places],  # with the pseudo-labels of each class
     }
+
+
+def _rounded(value: Any) -> Any:
+    """The same with four digits after the point in every number."""
+    if isinstance(value, dict):
+        return {key: _rounded(each) for key, each in value.items()}
+    if isinstance(value, list):
+        return [_rounded(each) for each in value]
+    return round(value, 4) if isinstance(value, float) else value
 
 
 def show_grid(results: dict[str, Any]) -> None:

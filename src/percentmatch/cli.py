@@ -13,7 +13,7 @@ from cyclopts.config import Dict
 
 from percentmatch import __version__, cli_use
 from percentmatch.cli_data import data_app
-from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, flat, merge
+from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, flat, merge, preset_values
 from percentmatch.errors import UserError, did_you_mean, visible
 from percentmatch.ranks import launched, restarts
 from percentmatch.signals import Stopped
@@ -129,6 +129,8 @@ def pretrain(
     from percentmatch.warm_folder import WarmFolder
 
     result = pretrain(settings, out, resume=resume)
+    if launched().rank > 0:
+        return
     print(f"{result['images']} images  {result['steps']} steps  loss {result['loss']:.3f}  {result['minutes']} minutes")
     print(f"train from it by --weights {WarmFolder(out).backbone}")
 
@@ -232,7 +234,7 @@ def _options(pairs: list[str] | None) -> dict[str, str]:
     return cli_use.read_pairs(pairs, "--option momentum=0.99")
 
 
-def _below_flags(config: str | None, preset: str | None, resumed: str | None) -> Config:
+def _below_flags(config: str | None, preset: str | None, method: str | None, resumed: str | None) -> Config:
     """The settings that flags override: those of the run to be resumed, or of the preset and the file above it."""
     from percentmatch.run_folder import RunFolder, read_yaml
 
@@ -240,11 +242,11 @@ def _below_flags(config: str | None, preset: str | None, resumed: str | None) ->
         raise UserError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
     if resumed and preset:
         raise UserError("--resume takes its settings from the run; leave --preset out")
-    base = PRESETS[preset] if preset else {}
+    above = read_yaml(Path(config)) if config else {}
+    base = preset_values(preset, method or above.get("method"))
     if resumed:
         base = RunFolder(Path(resumed)).read_config().to_dict()
-    if config:
-        base = merge(base, read_yaml(Path(config)))
+    base = merge(base, above)
     return Config.from_dict(base, source=config or "preset")
 
 
@@ -285,26 +287,31 @@ def _without(tokens: list[str], flags: tuple[str, ...]) -> list[str]:
     ]
 
 
-def _began(out: str | None) -> bool:
-    """Whether a run in `out` has come so far that there is one to resume."""
-    from percentmatch.run_folder import RunFolder
+def _began(out: str | None, *, warming: bool) -> bool:
+    """Whether a run or a warm start in `out` has come so far that there is one to resume."""
+    from percentmatch.warm_folder import WarmFolder
 
-    return out is not None and RunFolder(Path(out)).config.exists()
+    folder = WarmFolder(Path(out or ""))
+    return out is not None and (folder.settings if warming else folder.run.config).exists()
 
 
 def run(tokens: list[str]) -> None:
     """Carry out one command line. Raises UserError or CycloptsError for bad input."""
     app.config = ()
-    if launched().size > 1 and tokens[:1] not in ([], ["train"]):
-        raise UserError(f"{tokens[0]} works in one process; torchrun and srun with several tasks are for train")
     training, warming = tokens[:1] == ["train"], tokens[:1] == ["pretrain"]
-    if training and restarts() and not _is_resumed(tokens) and _began(_flag_value(tokens, "--out")):
+    if launched().size > 1 and tokens and not training and not warming:
+        raise UserError(
+            f"{tokens[0]} works in one process; torchrun and srun with several tasks are for train and pretrain"
+        )
+    anew = (training or warming) and restarts() and not _is_resumed(tokens)
+    if anew and _began(_flag_value(tokens, "--out"), warming=warming):
         tokens = [*_without(tokens, ("--preset", "--config")), "--resume"]
     data = tokens[:2] in (["data", "stats"], ["data", "check"], ["data", "split"], ["data", "shard"])
     if (training or warming or data) and not {"-h", "--help"} & set(tokens):
-        config, preset, out = (_flag_value(tokens, flag) for flag in ("--config", "--preset", "--out"))
+        flags = ("--config", "--preset", "--method", "--out")
+        config, preset, method, out = (_flag_value(tokens, flag) for flag in flags)
         resumed = out if not data and _is_resumed(tokens) else None
-        settings = _below_pretrain_flags(config, resumed) if warming else _below_flags(config, preset, resumed)
+        settings = _below_pretrain_flags(config, resumed) if warming else _below_flags(config, preset, method, resumed)
         own = tokens
         tokens = _above(settings, own, data=data)
         if training and not resumed and not preset:

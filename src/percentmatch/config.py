@@ -317,6 +317,33 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
     # the paper's Tables 1 and 2; 20% of VOC is --labeled 1000, 5 and 10% of COCO 4100 and 8200; also --image-size 448
     "voc2007-paper": {"data": "voc", "year": 2007, "labeled": 500, "validation": 0, "total_steps": 7000},
+    # what worked best on VOC2007 from random weights, after `percentmatch pretrain`
+    "voc2007-best": {
+        "data": "voc",
+        "year": 2007,
+        "labeled": 500,
+        "validation": 0,
+        "cache_size": 256,
+        "head": "linear",
+        "optimizer": "adamw",
+        "lr": 5e-4,
+        "weight_decay": 0.05,
+        "mixup": 0.5,
+        "total_steps": 2000,
+        "labeled_view": {"crop_scale": 0.2, "cutout_ratio": 0.0},
+        "weak_view": {"ops": 1, "strength": 0.5, "crop_scale": 0.8, "cutout_ratio": 0.0},
+        "strong_view": {"ops": 6, "crop_scale": 0.2, "cutout_ratio": 0.3},
+        "options": {
+            "loss": "bce",
+            "scores": "teacher",
+            "gate": "none",
+            "selection": "all",
+            "targets": "soft",
+            "bins": "logit",
+            "num_bins": 256,
+            "bias_correction": True,
+        },
+    },
     "coco2014-paper": {
         "data": "coco",
         "year": 2014,
@@ -338,6 +365,14 @@ def _check_limits(settings: DataSettings) -> None:
 def _require(condition: bool, name: str, value: object, sentence: str) -> None:
     if not condition:
         raise UserError(f"{name} {sentence}, not {value}")
+
+
+def preset_values(preset: str | None, method: object = None) -> dict[str, Any]:
+    """A preset's settings; those for another `method` are without its options."""
+    values = dict(PRESETS[preset]) if preset else {}
+    if method not in (None, values.get("method", Config.method)):
+        values.pop("options", None)
+    return values
 
 
 def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:

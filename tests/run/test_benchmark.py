@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from percentmatch import benchmark, cli
+from percentmatch.config import PRESETS
 from percentmatch.errors import UserError
 
 SETTINGS = (
@@ -33,6 +34,41 @@ def collected(folder: Path) -> list[tuple[str, int, float]]:
 
 
 ROWS = [("a", 0, 3e-4), ("b", 0, 1e-3), ("a", 1, 3e-4), ("b", 1, 1e-3)]
+
+
+@pytest.mark.parametrize(
+    ("name", "runs"), [("same_data", 2 * 2 * 3), ("pretrained", 4 * 2 * 3), ("paper", 7 * 2), ("ablations", 22)]
+)
+def test_the_grids_for_voc_plan_their_runs(name: str, runs: int, tmp_path: Path) -> None:
+    file = Path(__file__).parents[2] / "benchmarks" / f"voc2007_{name}.yaml"
+    plan = benchmark.read_grid(file, {"root": str(tmp_path)})
+    assert len(plan) == runs
+    assert all((p.config.validation, p.config.image_size) == (0, 224) for p in plan)
+    assert len({p.warm.name for p in plan if p.warm}) == {"same_data": 3, "ablations": 1}.get(name, 0)
+
+
+def test_another_method_leaves_the_options_of_the_preset_behind(tmp_path: Path) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text("preset: voc2007-best\nruns: {a: {}, b: {method: supervised}, c: {options: {loss: asl}}}")
+    mine, other, changed = (planned.config.options for planned in benchmark.read_grid(file))
+    assert mine == PRESETS["voc2007-best"]["options"]
+    assert not other
+    assert changed == {**mine, "loss": "asl"}
+
+
+def test_results_hold_the_pseudo_labels_over_time(grid: Path) -> None:
+    grid.write_text(SETTINGS.replace("total_steps: 1", "total_steps: 25, log_every: 2") + "runs: {a: {}}")
+    call(grid)
+    out = grid.parent / "out"
+    (run,) = json.loads((out / "results.json").read_text())["runs"]
+    logged = [json.loads(line) for line in (out / "a-seed0" / "log.jsonl").read_text().splitlines()]
+    logged = {row["step"]: row for row in logged if row["kind"] == "train"}
+    steps = [row["step"] for row in run["training"]]
+    assert steps == [2, 4, 6, 10, 12, 14, 18, 20, 22, 25]
+    for row in run["training"]:
+        for name in ("positives_true", "negatives_right"):
+            assert row["classes"][name] == pytest.approx(logged[row["step"]]["classes"][name], abs=1e-4)
+    assert all(sum(row["classes"]["positives_true"]) > 0 for row in run["training"])
 
 
 def test_finished_runs_stay_in_the_results(grid: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:

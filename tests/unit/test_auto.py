@@ -166,6 +166,14 @@ def test_presets_and_scenes_keep_the_papers_values(seen: dict[str, Config], tmp_
     assert seen["config"] == Config(data="scenes")
     cli.run(["train", "--out", str(tmp_path / "run"), "--preset", "voc2007-paper", "--root", str(tmp_path)])
     assert seen["config"] == Config.from_dict({**PRESETS["voc2007-paper"], "root": str(tmp_path)})
+    best = ["train", "--out", str(tmp_path / "run"), "--preset", "voc2007-best", "--root", str(tmp_path)]
+    cli.run(best)
+    options = {name: str(value) for name, value in PRESETS["voc2007-best"]["options"].items()}
+    assert seen["config"] == Config.from_dict({**PRESETS["voc2007-best"], "root": str(tmp_path), "options": options})
+    cli.run([*best, "--method", "supervised", "--option", "loss=bce"])
+    assert (seen["config"].method, seen["config"].options) == ("supervised", {"loss": "bce"})
+    cli.run([*best, "--method", "percentmatch", "--option", "loss=asl"])
+    assert seen["config"].options == options | {"loss": "asl"}
 
 
 def test_a_used_folder_is_refused_before_anything_is_chosen(
