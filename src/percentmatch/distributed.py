@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.nn import functional as F
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from percentmatch.ranks import launched, restarts
@@ -119,6 +120,11 @@ def gather_rows(rows: Tensor) -> Tensor:
         dist.all_gather(parts, rows.contiguous())
         rows = torch.cat(parts)
     return rows
+
+
+def gather_with_gradient(rows: Tensor) -> Tensor:
+    """The same of rows (n, d) where the gradient is asked for, of losses whose mean over ranks is the whole loss."""
+    return sum_with_gradient(F.pad(rows, (0, 0, rank() * len(rows), (num_ranks() - 1 - rank()) * len(rows))))
 
 
 def own_rows(sizes: Sequence[int], device: torch.device) -> Tensor:

@@ -41,6 +41,7 @@ from percentmatch.models import Card, Classifier, build_classifier, classifier_b
 from percentmatch.optim import Ema, build_optimizer, device_options, lr_at
 from percentmatch.records import Facts, PseudoLabels
 from percentmatch.run_folder import RunFolder
+from percentmatch.shared_norm import share_norms
 
 MANY = 1000  # classes; of more, the log tells in fewer rows what each does, so that it grows no further
 INIT, REFRESH = 1_000_003, 1_000_033  # streams of the model's initial weights, and of dropout while the pool is scored
@@ -121,8 +122,8 @@ class Run:
         model = model.to(self.device).to(memory_format=torch.channels_last)  # faster on CPU and GPU
         if config.precision == "float64":
             model = model.double()
-        if is_distributed() and self.device.type == "cuda":
-            model = nn.SyncBatchNorm.convert_sync_batchnorm(model)
+        if is_distributed():
+            share_norms(model, on_gpu=self.device.type == "cuda")
         if config.compile:
             model.compile()
         elif self.can_replay:  # launched one by one, the kernels of a quick model would keep the host too busy

@@ -4,34 +4,50 @@ import contextlib
 import json
 import os
 import sys
+from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
+from percentmatch import pretrain as pretrain_module
 from percentmatch import train as train_module
 from percentmatch.cli import run
+from percentmatch.pretrain import Embedder
 from percentmatch.signals import Stopped
+
+
+class Double(Embedder):
+    """Weights in float64, as `train --precision float64` has them: what ranks sum in another order is the same."""
+
+    def __init__(self, *options: Any) -> None:
+        super().__init__(*options)
+        self.double()
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        return super().forward(images.double())
 
 
 def main() -> None:
     """The commands are lists in a JSON file. {"step": S, "signal": N, "rank": R} before one sends N to R at S."""
     torch.set_num_threads(1)
-    real = train_module.train_step
+    pretrain_module.Embedder = Double
+    steps = train_module.train_step, pretrain_module.pretrain_step
     for command in json.loads(Path(sys.argv[1]).read_text()):
         if isinstance(command, dict):
             fault = command
 
-            def step(state, number, fault=fault) -> None:
+            def step(real, state, number, fault=fault) -> None:
                 real(state, number)
                 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
                 if number == fault["step"] and int(os.environ["RANK"]) == fault["rank"] and first:
                     os.kill(os.getpid(), fault["signal"])
 
-            train_module.train_step = step
+            train_module.train_step, pretrain_module.pretrain_step = (partial(step, real) for real in steps)
             continue
         with contextlib.suppress(Stopped):
             run(command)
-        train_module.train_step = real
+        train_module.train_step, pretrain_module.pretrain_step = steps
 
 
 if __name__ == "__main__":

@@ -5,16 +5,28 @@ import os
 import signal
 import subprocess
 import sys
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from PIL import Image
+from ranks import Double
+from safetensors.torch import load_file
+from torch import nn
 
-from percentmatch import distributed
+from percentmatch import distributed, shared_norm
+from percentmatch import pretrain as pretrain_module
 from percentmatch.cli import run
+from percentmatch.config import PretrainSettings
+from percentmatch.data import load_data
+from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS
+from percentmatch.models import build_classifier
+from percentmatch.pretrain import WarmStart
+from percentmatch.warm_folder import WarmFolder
 
 RANKS = Path(__file__).with_name("ranks.py")
 BASE = {
@@ -43,10 +55,48 @@ OPTIONS = {
 }
 CASES: dict[str, dict[str, Any]] = {
     "percentmatch": {},
-    "freematch": {},  # a term of the loss that is no mean over images
-    "mixmatch": {"mixup": 0.5},  # partners on other ranks
+    "freematch": {"backbone": "test_resnet"},  # BatchNorm; a term of the loss that is no mean over images
+    "mixmatch": {"mixup": 0.5, "backbone": "test_efficientnet"},  # partners on other ranks; BatchNorm with activation
     "cap": {"cutmix": 1.0, "accumulate": 2},  # scores of the pool; next rank's first image as partner
 }
+
+
+WARM = {
+    "scenes-pool": 60,
+    "validation": 10,
+    "image-size": 32,
+    "batch": 12,
+    "total-steps": 4,
+    "log-every": 1,
+    "save-every": 2,
+    "device": "cpu",
+}
+WARM_CASES: dict[str, dict[str, Any]] = {
+    "resnet": {"backbone": "test_resnet", "log-every": 3},  # BatchNorm in the backbone, too
+    "efficientnet": {"backbone": "test_efficientnet", "data": "files", "shuffle-buffer": 20},  # its images streamed
+}
+
+
+def warm_command(case: str, folder: Path, out: Path, **more: Any) -> list[str]:
+    """Of a case of WARM_CASES, with the images in `folder`."""
+    flags = {**WARM, **WARM_CASES[case], **more, "out": out}
+    if flags.get("data") == "files":
+        flags |= {"labels": folder / "labels.csv", "images": folder / "photos", "unlabeled": folder / "pool"}
+    return ["pretrain", *(word for name, value in flags.items() for word in (f"--{name}", str(value)))]
+
+
+def draw_files(folder: Path) -> None:
+    """12 labeled scenes, and 40 without labels in shards."""
+    scenes = draw_scenes(52, size=32)
+    lines = ["image,labels"]
+    for number, name in enumerate(scenes.ids):
+        path = folder / ("photos" if number < 12 else "more") / f"{name}.png"
+        path.parent.mkdir(exist_ok=True)
+        Image.fromarray(scenes.pixels[number].permute(1, 2, 0).numpy()).save(path)
+        lines += [f"{name}.png,{'odd' if number % 2 else 'even'}"] if number < 12 else []
+    (folder / "labels.csv").write_text("\n".join(lines))
+    places = ["--unlabeled", str(folder / "more"), "--out", str(folder / "pool")]
+    run(["data", "shard", *places, "--images-per-shard", "9"])
 
 
 def command(method: str, out: Path, **more: Any) -> list[str]:
@@ -86,6 +136,20 @@ def same_run(one: Path, other: Path, *, within: float) -> None:
     assert metrics[0]["test"]["ema"]["mAP"] == pytest.approx(metrics[1]["test"]["ema"]["mAP"], abs=1e-6)
 
 
+def same_start(one: Path, other: Path) -> None:
+    """Same rows, weights and gradients, as AdamW remembers them, of two warm starts in float64, up to its rounding.
+
+    AdamW would move the weights alike by a gradient that is larger by a factor, so weights alone do not tell.
+    """
+    for mine, theirs in zip(rows(one), rows(other), strict=True):
+        assert_close(mine, theirs, 1e-9, f"step {mine['step']}")
+    states = [torch.load(folder / "last.pt", weights_only=True) for folder in (one, other)]
+    for name in ("model", "optimizer"):
+        torch.testing.assert_close(states[0][name], states[1][name], rtol=1e-9, atol=1e-9)
+    backbones = [load_file(folder / "backbone.safetensors") for folder in (one, other)]
+    torch.testing.assert_close(*backbones)  # float32
+
+
 def assert_close(mine: Any, theirs: Any, within: float, where: str) -> None:
     if isinstance(mine, dict):
         assert mine.keys() == theirs.keys(), where
@@ -101,14 +165,26 @@ def assert_close(mine: Any, theirs: Any, within: float, where: str) -> None:
         assert mine == theirs, where
 
 
+@pytest.fixture(scope="module", autouse=True)
+def cache(tmp_path_factory: pytest.TempPathFactory) -> Generator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PERCENTMATCH_CACHE", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
 @pytest.fixture(scope="module")
 def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Every case on two ranks, then a run that one rank is asked to stop at step 2."""
+    """Every case on two ranks, then a run and a warm start that one rank is asked to stop at step 2."""
     folder = tmp_path_factory.mktemp("ranks")
+    draw_files(folder)
     commands: list[Any] = [command(method, folder / method, **more) for method, more in CASES.items()]
     commands += [{"step": 1, "signal": signal.SIGTERM, "rank": 1}, command("percentmatch", folder / "stopped")]
+    commands += [warm_command(case, folder, folder / case) for case in WARM_CASES]
+    commands += [{"step": 1, "signal": signal.SIGTERM, "rank": 1}]
+    commands += [warm_command("resnet", folder, folder / "stopped start")]
     result = torchrun(commands, folder)
     assert result.returncode == 0, result.stderr[-3000:]
+    assert result.stdout.count("train from it by --weights") == len(WARM_CASES)
     assert result.stdout.count(f"run folder  {folder / 'percentmatch'}\n") == 1  # one rank speaks
     return folder
 
@@ -129,6 +205,98 @@ def test_a_stopped_run_of_two_ranks_goes_on_with_one(two_ranks: Path) -> None:
     same_run(stopped, two_ranks / "percentmatch", within=2e-6)
 
 
+@pytest.fixture
+def double(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pretrain_module, "Embedder", Double)
+
+
+@pytest.mark.usefixtures("double")
+@pytest.mark.parametrize("case", WARM_CASES)
+def test_two_ranks_pretrain_what_one_does(case: str, two_ranks: Path, tmp_path: Path) -> None:
+    run(warm_command(case, two_ranks, tmp_path / "one"))
+    same_start(tmp_path / "one", two_ranks / case)
+
+
+@pytest.mark.usefixtures("double")
+def test_a_stopped_warm_start_of_two_ranks_goes_on_with_one(two_ranks: Path) -> None:
+    """Between two rows of the log: the mean loss of steps 1 and 2 goes on, too."""
+    stopped = two_ranks / "stopped start"
+    assert torch.load(stopped / "last.pt", weights_only=True)["step"] == 2
+    assert not (stopped / "pretrain.json").exists()
+    run(["pretrain", "--resume", "--out", str(stopped)])
+    same_start(stopped, two_ranks / "resnet")
+
+
+@pytest.mark.slow
+def test_a_warm_start_of_three_ranks_survives_the_loss_of_one(two_ranks: Path, tmp_path: Path) -> None:
+    """Rank 2 dies in the fourth step; torchrun starts all again, and they go on from the checkpoint of the second."""
+    out = tmp_path / "killed"
+    plan = [{"step": 3, "signal": signal.SIGKILL, "rank": 2}, warm_command("resnet", two_ranks, out)]
+    result = torchrun(plan, tmp_path, "--max-restarts=1", ranks=3)
+    assert result.returncode == 0, result.stderr[-3000:]
+    same_start(out, two_ranks / "resnet")
+
+
+@pytest.mark.parametrize("resident", [True, False])
+def test_ranks_draw_their_slices_of_a_warm_start(resident: bool, tmp_path: Path, monkeypatch) -> None:
+    """What 1 and 3 ranks draw for a step is the same, one slice after another, first views before second ones."""
+    settings = PretrainSettings(scenes_pool=60, backbone="test_resnet", image_size=32, batch=12, total_steps=6)
+    data = load_data(settings.as_config())
+    monkeypatch.setattr(pretrain_module, "fits", lambda *_: resident)
+
+    def drawn(number: int, ranks: int) -> dict[str, torch.Tensor]:
+        monkeypatch.setattr(pretrain_module, "num_ranks", lambda: ranks)
+        monkeypatch.setattr(pretrain_module, "rank", lambda: number)
+        return WarmStart(settings, WarmFolder(tmp_path), data, torch.device("cpu")).draw(4)
+
+    whole, parts = drawn(0, 1), [drawn(number, 3) for number in range(3)]
+    assert {"jitter", "rows", "matrix", *(() if resident else ("pixels",))} <= whole.keys()
+    for name in whole.keys() - ({"lr", "step"} if resident else {"lr", "step", "rows"}):
+        if name == "pixels":
+            together = torch.cat([part[name] for part in parts])
+        else:
+            together = torch.cat([part[name].chunk(2)[view] for view in (0, 1) for part in parts])
+        assert torch.equal(together, whole[name]), name
+
+
+def test_the_gradient_of_the_contrastive_loss_is_whole() -> None:
+    """Against differences: a view is also among the others of each other view."""
+    views = torch.randn(2, 4, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    assert torch.autograd.gradcheck(lambda both: pretrain_module.nt_xent(*both, 0.5), views)
+
+
+@pytest.mark.parametrize("backbone", ["test_resnet", "test_efficientnet"])
+def test_shared_norms_of_one_rank_are_torchs(backbone: str) -> None:
+    """In training and after it; outputs, gradients and moving statistics."""
+    draw = torch.Generator().manual_seed(0)
+    images = torch.randn(6, 3, 32, 32, generator=draw, dtype=torch.float64)
+    results = []
+    for shared in (False, True):
+        torch.manual_seed(0)
+        model = build_classifier(backbone, num_classes=4, head="linear", image_size=32).double()
+        if shared:
+            shared_norm.share_norms(model, on_gpu=False)
+            norms = [each for each in model.modules() if isinstance(each, nn.modules.batchnorm._BatchNorm)]
+            assert norms
+            assert {type(each) for each in norms} <= set(shared_norm.SHARED.values())
+        first = model(images)
+        first.square().sum().backward()
+        gradients = [each.grad for each in model.parameters()]
+        state = {name: value.clone() for name, value in model.state_dict().items()}
+        results.append((first.detach(), gradients, state, model.eval()(images).detach()))
+    torch.testing.assert_close(*results, rtol=1e-8, atol=1e-10)
+
+
+def test_norms_shared_on_gpus_keep_their_activation() -> None:
+    images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    model = build_classifier("test_efficientnet", num_classes=4, head="linear", image_size=32).eval()
+    before, names = model(images), list(model.state_dict())
+    shared_norm.share_norms(model, on_gpu=True)
+    assert any(isinstance(each, nn.SyncBatchNorm) for each in model.modules())
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(model(images), before)
+
+
 @pytest.mark.slow
 def test_a_killed_rank_is_started_again_and_resumes(two_ranks: Path, tmp_path: Path) -> None:
     """Rank 1 dies in the third step; torchrun starts both again, and they end as undisturbed ones do."""
@@ -144,6 +312,10 @@ def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path, monkeypatch:
     monkeypatch.setattr("percentmatch.loader.num_ranks", lambda: 2)
     with pytest.raises(UserError, match="--labeled-batch 9 is that of all 2 ranks and must be a multiple of 2"):
         run(command("supervised", tmp_path / "odd", **{"labeled-batch": 9}))
+    assert not (tmp_path / "odd").exists()
+    monkeypatch.setattr("percentmatch.pretrain.num_ranks", lambda: 2)
+    with pytest.raises(UserError, match="--batch 9 is that of all 2 ranks and must be a multiple of 2"):
+        run(warm_command("resnet", tmp_path, tmp_path / "odd", batch=9))
     assert not (tmp_path / "odd").exists()
 
 
