@@ -215,12 +215,13 @@ def track_table(results: dict[str, Any]) -> str:
             lines.append(f"| {labeled:,.0f} | {method} | {values} | {minutes:.1f} |")
     seeds = sorted({run["seed"] for run in runs})
     named = f"seeds {', '.join(map(str, seeds))}; mean ± standard deviation" if len(seeds) > 1 else f"seed {seeds[0]}"
-    where = {_where(run["environment"]) for run in runs}
+    where = "; ".join(sorted({_where(run["environment"]) for run in runs}))
+    warm = ", the warm start included" if "warm_start_minutes" in runs[0] else ""
     lines += [
         "",
         f"{runs[0]['settings']['backbone']} at {runs[0]['settings']['image_size']} pixels, "
         f"{runs[0]['settings']['total_steps']:,} steps; {named}; test images scored once, last moving average; minutes "
-        f"of one GPU{', the warm start included' if 'warm_start_minutes' in runs[0] else ''}; {'; '.join(sorted(where))}.",
+        f"of one GPU{warm}; {where}.",
         "",
     ]
     return "\n".join(lines)
