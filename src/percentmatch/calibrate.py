@@ -37,6 +37,8 @@ def recalibrate(
             raise UserError(f"the run in '{run}' has no validation images; give labeled ones by --labels")
         model, card, loaded, place = open_run(run, "validation", device, moved=moved, progress=progress)
     found = logits(model, loaded.pixels, card, place)
+    if not found.isfinite().all():
+        raise UserError(f"the model in '{run}' gives scores that are not finite numbers: training has diverged")
     decided = decide(
         found,
         *loaded.scoring_labels(count_difficult=False),

@@ -48,13 +48,19 @@ def compare(
     or images are now.
     """
     folder = _finished(run)
+    own = folder.read_split()
+    if not (getattr(own, part) if part else own.test or own.validation):
+        raise UserError(
+            f"the run in '{run}' has no {part or 'test or validation'} images to compare on; "
+            f"{'choose another --part' if part else 'train it with --validation'}"
+        )
     if other is None:
         twin = _twin(folder, out, device, data, moved or {}, say)
     elif out:
         raise UserError("--out is the folder of the supervised twin; leave it out where a second run is named")
     else:
         twin = _finished(other)
-    folders, splits = (folder, twin), (folder.read_split(), twin.read_split())
+    folders, splits = (folder, twin), (own, twin.read_split())
     part = part or ("test" if all(split.test for split in splits) else "validation")
     if not all(getattr(split, part) for split in splits):
         raise UserError(f"'{run}' and '{twin.path}' do not both have {part} images; choose by --part")
@@ -213,7 +219,7 @@ def _twin(
     config = folder.read_config() if data else folder.read_moved(moved)
     if config.method == "supervised":
         raise UserError(f"'{folder.path}' is a supervised run, so it has no twin; name a second run to compare it with")
-    path = folder.path if folder.path.name else folder.path.resolve()
+    path = folder.path.resolve() if folder.path.name in ("", "..") else folder.path
     twin = RunFolder(out or path.with_name(f"{path.name}-supervised"))
     loss = _loss(config)
     config = replace(
@@ -226,7 +232,8 @@ def _twin(
     if not twin.metrics.exists():
         say(f"{'continuing' if twin.config.exists() else 'training'} the supervised twin in {twin.path}")
     train(config, twin.path, resume=twin.config.exists(), data=data)
-    if twin.read_split().digest != folder.read_split().digest:
+    splits = folder.read_split(), twin.read_split()
+    if any(getattr(splits[0], each) != getattr(splits[1], each) for each in ("labeled", "validation", "test")):
         raise UserError(f"'{twin.path}' is a run on other images than '{folder.path}'; choose another --out")
     return twin
 

@@ -5,7 +5,7 @@ shift shared by all, the more the fewer images it has. Single-label logits are d
 positive, so the ranking within a class, or the best class of an image, stays what it was.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -17,7 +17,9 @@ from percentmatch.models import Card, Decisions
 from percentmatch.records import Task
 
 FOLDS = 5
-AT_ONCE = 1 << 20  # pairs of image and class that are differentiated at a time
+AT_ONCE = 1 << 20  # pairs of image and class that are ranked at a time
+IN_CACHE = 1 << 16  # and that are differentiated
+MOST_STEPS, SMALL_STEP, ROUNDING = 200, 1e-7, 1e-12  # of the minimiser
 BINS = 10
 SCALE_SPREAD, SHIFT_SPREAD = 0.15, 0.5  # how far the log scale and the shift of a class may lie from the shared ones
 SHARED_SPREAD = 3.0  # and those from 0
@@ -73,11 +75,13 @@ def decide(
     if not logits.isfinite().all() or not 0 < positives.sum() < judged.sum():
         return None
     fit = _fit_temperature if task == "single-label" else fit_platt
-    held_out = _cross_fitted(fit, logits, targets, known)  # (n, c)
+    fitted = fit(logits, targets, known)
+    again = fit if task == "single-label" else lambda *part: fit_platt(*part, start=fitted)  # a fold's minimum is near
+    held_out = _cross_fitted(again, logits, targets, known)  # (n, c)
     before = after = calibration_error(_scores(logits, task), targets, known, task)
     affine = torch.ones(logits.shape[1]).double(), torch.zeros(logits.shape[1]).double()
     if _log_loss(held_out, targets, known, task) < _log_loss(logits, targets, known, task):
-        affine = fit(logits, targets, known)
+        affine = fitted
         after = calibration_error(_scores(held_out, task), targets, known, task)
     scale, shift = (tuple(each.tolist()) for each in affine)
     summary = {"calibration": {"ece_before": before, "ece_after": after, "num_images": len(logits)}}
@@ -86,12 +90,15 @@ def decide(
     name, value = ("precision", precision) if precision is not None else ("recall", recall)
     aim = "F1" if value is None else f"{name} {value:g}"
     calibrated = _apply(logits, *affine)
-    rows, thresholds = {}, []
-    for column, class_name in enumerate(class_names):
-        mine = known[:, column] > 0
-        found = _choose(calibrated[mine, column], targets[mine, column], precision, recall)
-        thresholds.append(found["threshold"])
-        rows[class_name] = {"positives": int(positives[column]), **found}
+    nothing: dict[str, Any] = {"threshold": FALLBACK, "precision": None, "recall": None, "F1": None}
+    found = [nothing] * len(class_names)
+    for columns in positives.nonzero()[:, 0].split(max(1, AT_ONCE // len(logits))):
+        tables = (table[:, columns] for table in (calibrated, targets, known))
+        for column, row in zip(columns.tolist(), _choose(*tables, precision, recall), strict=True):
+            found[column] = row
+    counts = zip(class_names, positives.long().tolist(), found, strict=True)
+    rows = {class_name: {"positives": count, **row} for class_name, count, row in counts}
+    thresholds = tuple(row["threshold"] for row in found)
     summary["decisions"] = {
         "aim": aim,
         "without_positives": [each for each, row in rows.items() if not row["positives"]],
@@ -99,7 +106,7 @@ def decide(
         "missed": [each for each, row in rows.items() if value and row["positives"] and row[name] < value],
         "classes": rows,
     }
-    return Decisions(scale, shift, tuple(thresholds), aim), summary
+    return Decisions(scale, shift, thresholds, aim), summary
 
 
 def fit_platt(
@@ -107,42 +114,92 @@ def fit_platt(
     targets: Tensor,
     known: Tensor,
     *,
+    start: Affine | None = None,
     scale_spread: float = SCALE_SPREAD,
     shift_spread: float = SHIFT_SPREAD,
 ) -> Affine:
-    """The most probable scale and shift of each class, if log scales and shifts are normal about shared ones: (c,)."""
-    shared = torch.zeros(2, 1, dtype=torch.float64, requires_grad=True)
-    own = torch.zeros(2, logits.shape[1], dtype=torch.float64, requires_grad=True)  # in units of the spreads
-    spread = torch.tensor([[scale_spread], [shift_spread]], dtype=torch.float64)
+    """The most probable scale and shift of each class, if log scales and shifts are normal about shared ones: (c,).
 
-    def affine() -> Affine:
-        log_scale, shift = shared + own * spread
-        return log_scale.exp(), shift
+    Newton's method: given the shared step, that of each class solves two equations of its own.
+    """
+    spread = torch.tensor([scale_spread, shift_spread], dtype=torch.float64)
+    tables = [table.split(max(1, IN_CACHE // len(logits)), dim=1) for table in (logits, targets, known)]
+    shared, own = torch.zeros(2).double(), torch.zeros(logits.shape[1], 2).double()  # own: in units of the spreads
+    if start:
+        own = torch.stack([start[0].log(), start[1]], 1) / spread
 
-    tables = [table.split(max(1, AT_ONCE // logits.shape[1])) for table in (logits, targets, known)]
-    total = known.sum()
+    def measured(shared: Tensor, own: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+        loss, slope, bends = _slopes(tables, shared + own * spread)
+        return loss + own.square().sum() / 2 + (shared / SHARED_SPREAD).square().sum() / 2, slope, bends
 
-    def losses() -> Iterator[Tensor]:
-        for mine, truth, sure in zip(*tables, strict=True):
-            pairs = F.binary_cross_entropy_with_logits(_apply(mine, *affine()), truth, sure, reduction="sum")
-            prior = own.square().sum() + (shared / SHARED_SPREAD).square().sum()
-            yield (pairs + prior / (2 * len(tables[0]))) / total
+    value, slope, bends = measured(shared, own)
+    for _ in range(MOST_STEPS):
+        shared_step, own_step = next(step for bend in bends if (step := _newton(shared, own, spread, slope, bend)))
+        size = 1.0
+        while not (tried := measured(shared + size * shared_step, own + size * own_step))[0] <= value * (1 + ROUNDING):
+            size /= 2
+        shared, own, (value, slope, bends) = shared + size * shared_step, own + size * own_step, tried
+        if (shared_step + own_step * spread).abs().max() < SMALL_STEP:
+            break
+    log_scale, shift = (shared + own * spread).T
+    return log_scale.exp(), shift
 
-    return _minimise(losses, [shared, own], affine)
+
+def _newton(shared: Tensor, own: Tensor, spread: Tensor, slope: Tensor, bend: Tensor) -> tuple[Tensor, Tensor] | None:
+    """The step (2,), (c, 2) to where the slope would vanish if the bend (c, 2, 2) stayed; None if at no minimum."""
+    around = torch.eye(2) + spread[:, None] * bend * spread  # (c, 2, 2)
+    inside = torch.linalg.inv_ex(around).inverse
+    through = bend * spread @ inside  # (c, 2, 2)
+    uphill = slope * spread + own  # (c, 2)
+    both = (bend - through * spread @ bend).sum(0) + torch.eye(2) / SHARED_SPREAD**2  # (2, 2)
+    if min(around[:, 0, 0].min(), around.det().min(), both[0, 0], both.det()) <= 0:
+        return None
+    pull = (through @ uphill[:, :, None])[:, :, 0] - slope  # (c, 2)
+    shared_step = torch.linalg.solve(both, pull.sum(0) - shared / SHARED_SPREAD**2)
+    return shared_step, -(inside @ (uphill + spread * (bend @ shared_step))[:, :, None])[:, :, 0]
+
+
+def _slopes(tables: list[tuple[Tensor, ...]], at: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
+    """Log loss () of the known pairs, its slope (c, 2) by each class's log scale and shift (c, 2), and its bend.
+
+    The bend (c, 2, 2) is told as it is, without the term that may be negative, and as none: a step must lead down.
+    """
+    total, sums = torch.zeros((), dtype=torch.float64), []
+    log_scale, shift = at.T
+    scale = log_scale.exp()
+    width = tables[0][0].shape[1]
+    for mine, truth, sure, its_scale, its_shift in zip(*tables, scale.split(width), shift.split(width), strict=True):
+        stretched = mine * its_scale
+        moved = stretched + its_shift
+        p = moved.sigmoid()
+        rest = 1 - p
+        off, weight = (p - truth) * sure, p * rest * sure
+        total += ((moved.clamp(min=0) - truth * moved - torch.maximum(p, rest).log()) * sure).sum()
+        weighted = weight * stretched
+        sums.append(
+            torch.stack([each.sum(0) for each in (off * stretched, off, weighted * stretched, weighted, weight)])
+        )
+    by_scale, by_shift, twice, cross, weight = torch.cat(sums, 1)
+    bends = [torch.stack([each, cross, cross, weight], 1).view(-1, 2, 2) for each in (twice + by_scale, twice)]
+    return total, torch.stack([by_scale, by_shift], 1), [*bends, torch.zeros_like(bends[0])]
 
 
 def _fit_temperature(logits: Tensor, targets: Tensor, known: Tensor) -> Affine:
     log_scale = torch.zeros((), dtype=torch.float64, requires_grad=True)
-    one = torch.ones(logits.shape[1], dtype=torch.float64)
+    solver = torch.optim.LBFGS(
+        [log_scale], max_iter=500, tolerance_grad=1e-8, tolerance_change=1e-11, line_search_fn="strong_wolfe"
+    )
 
-    def affine() -> Affine:
-        return log_scale.exp() * one, 0 * one
-
-    def losses() -> Iterator[Tensor]:
+    def closure() -> Tensor:
+        solver.zero_grad()
         prior = (log_scale / SHARED_SPREAD).square() / 2 / known.sum()
-        yield _log_loss(_apply(logits, *affine()), targets, known, "single-label") + prior
+        loss = _log_loss(logits * log_scale.exp(), targets, known, "single-label") + prior
+        loss.backward()
+        return loss.detach()
 
-    return _minimise(losses, [log_scale], affine)
+    solver.step(closure)
+    one = torch.ones(logits.shape[1], dtype=torch.float64)
+    return log_scale.detach().exp() * one, 0 * one
 
 
 def calibration_error(scores: Tensor, targets: Tensor, known: Tensor, task: Task) -> float:
@@ -177,25 +234,6 @@ def _log_loss(logits: Tensor, targets: Tensor, known: Tensor, task: Task) -> Ten
     return F.binary_cross_entropy_with_logits(logits, targets, known, reduction="sum") / known.sum()
 
 
-def _minimise(losses: Callable[[], Iterator[Tensor]], parameters: list[Tensor], answer: Callable[[], Affine]) -> Affine:
-    """The answer where the sum of the losses is least; they are differentiated one after the other."""
-    solver = torch.optim.LBFGS(
-        parameters, max_iter=500, tolerance_grad=1e-8, tolerance_change=1e-11, line_search_fn="strong_wolfe"
-    )
-
-    def closure() -> Tensor:
-        solver.zero_grad()
-        value = torch.zeros((), dtype=torch.float64)
-        for loss in losses():
-            loss.backward()
-            value += loss.detach()
-        return value
-
-    solver.step(closure)
-    scale, shift = answer()
-    return scale.detach(), shift.detach()
-
-
 def _cross_fitted(fit: Callable[..., Affine], logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:
     """Each image's calibrated logits (n, c), fitted on the other folds; unchanged where these know no label."""
     order = torch.randperm(len(logits), generator=torch.Generator().manual_seed(0))
@@ -207,40 +245,37 @@ def _cross_fitted(fit: Callable[..., Affine], logits: Tensor, targets: Tensor, k
     return held_out
 
 
-def _choose(logits: Tensor, targets: Tensor, precision: float | None, recall: float | None) -> dict[str, float | None]:
-    """The threshold of one class from its calibrated logits and known labels (m,), and what it reaches on them.
+def _choose(
+    logits: Tensor, targets: Tensor, known: Tensor, precision: float | None, recall: float | None
+) -> list[dict[str, Any]]:
+    """The thresholds of classes with positives from calibrated logits and labels (n, k), and what each reaches on them.
 
     It lies halfway between the last logit above it and the next, so that rounding decides nothing. The labels of few
     positives would choose by chance: then the probabilities stand for them, and what is reached is what they expect.
     """
-    num_positives = int(targets.sum())
-    if not num_positives:
-        return {"threshold": FALLBACK, "precision": None, "recall": None, "F1": None}
-    ranked, order = logits.sort(descending=True)
-    lasts = torch.cat([ranked[1:] < ranked[:-1], torch.ones(1, dtype=torch.bool)])  # equal ones are decided alike
-    truth = targets if num_positives >= ENOUGH else logits.sigmoid()
-    hits = truth[order].cumsum(0)[lasts]
-    chosen = torch.arange(1, len(ranked) + 1)[lasts]
-    ranked = ranked[lasts]
-    reached = list(zip((hits / chosen).tolist(), (hits / hits[-1]).tolist(), strict=True))
-    f1 = (2 * hits / (chosen + hits[-1])).tolist()
-
-    def worth(place: int) -> tuple[float, ...]:
-        mine, its_recall = reached[place]
-        if precision is not None:
-            return min(mine, precision), its_recall, mine
-        if recall is not None:
-            return min(its_recall, recall), mine, its_recall
-        return (f1[place],)
-
-    best = max(range(len(f1)), key=worth)
-    between = ranked[best : best + 2].mean().sigmoid()
-    return {
-        "threshold": float(between),
-        "precision": reached[best][0],
-        "recall": reached[best][1],
-        "F1": f1[best],
+    truth = torch.where((targets * known).sum(0) >= ENOUGH, targets, logits.sigmoid()) * known  # (n, k)
+    ranked, order = torch.where(known > 0, logits, -torch.inf).T.sort(descending=True)  # (k, n): the unknown are last
+    following = F.pad(ranked[:, 1:], (0, 1), value=-torch.inf)
+    may = following < ranked  # equal ones are decided alike
+    hits, chosen = truth.T.gather(1, order).cumsum(1), torch.arange(1, len(logits) + 1)
+    reached = {
+        "precision": hits / chosen,
+        "recall": hits / hits[:, -1:],
+        "F1": 2 * hits / (chosen + hits[:, -1:]),
     }
+    wanted = [reached["F1"]]
+    if precision is not None:
+        wanted = [reached["precision"].clamp(max=precision), reached["recall"], reached["precision"]]
+    elif recall is not None:
+        wanted = [reached["recall"].clamp(max=recall), reached["precision"], reached["recall"]]
+    for worth in wanted:
+        worth = worth.masked_fill(~may, -1)
+        may = may & (worth == worth.amax(1, keepdim=True))
+    best = may.byte().argmax(1, keepdim=True)  # (k, 1)
+    above, below = ranked.gather(1, best), following.gather(1, best)
+    between = torch.where(below.isinf(), above, (above + below) / 2).sigmoid()
+    values = [between, *(each.gather(1, best) for each in reached.values())]
+    return [dict(zip(("threshold", *reached), row, strict=True)) for row in torch.cat(values, 1).tolist()]
 
 
 def _check_aim(task: Task, precision: float | None, recall: float | None) -> None:

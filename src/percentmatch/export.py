@@ -82,7 +82,10 @@ def export(model: str | Path, out: Path) -> list[str]:
         if out.is_dir():
             raise UserError(f"--out {out} is a folder; name a file")
         content, apart = onnx_bytes(predictor)
-        out.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(out, error) from error
         write_atomic(out, content)
         return [f"onnx  {out}  {len(content) / 1e6:.1f} MB", f"onnxruntime and torch agree within {apart:.0e}"]
     folder = RunFolder(Path(model))
@@ -165,7 +168,7 @@ def _examples(side: int) -> Tensor:
 
 def write_folder(predictor: Predictor, out: Path, metrics: dict[str, Any]) -> None:
     """A folder that `Predictor` and `ImageClassifier.from_pretrained` load, moved into place when it is complete."""
-    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+    if out.exists() and (not out.name or not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} is there already; name a new folder, or a file that ends in .onnx")
     beside = out.with_name(f".{out.name}.part")
     try:

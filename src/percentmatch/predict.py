@@ -59,7 +59,7 @@ class Predictor:
     def predict(self, images: Source | Iterable[Source]) -> np.ndarray:
         """1 for each class that is decided for, else 0: (n, c); with one label an image, its class: (n,)."""
         decided = decisions_of(self._logits(images), self.card)
-        return self.classes_[decided.argmax(dim=1)] if self.card.task == "single-label" else decided.numpy()
+        return self.classes_[decided.argmax(dim=1).numpy()] if self.card.task == "single-label" else decided.numpy()
 
     def stream(self, images: Sequence[Source]) -> Iterator[tuple[list[int], Tensor, list[str]]]:
         """Chunk by chunk: the rows of the images that could be read, their logits, a sentence for each other one."""
@@ -71,6 +71,8 @@ class Predictor:
                 if good:
                     pixels = torch.stack([pixels for _, pixels in good])
                     scored = logits(self.network, pixels, self.card, self.device)
+                if scored.isnan().any():
+                    raise UserError("the model's probabilities are not a number (NaN): its training has diverged")
                 yield [row for row, _ in good], scored, [reason for _, reason in found if isinstance(reason, str)]
 
     def _logits(self, images: Source | Iterable[Source]) -> Tensor:

@@ -99,7 +99,7 @@ def suggest(
     near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, place)).amin(1)
     chosen = likely[pick(probabilities[likely], positives, weak, number, vectors=vectors, near=near)]
     ids = [split.unlabeled[row] for row in chosen.tolist()]
-    _write(out, ids, None if data or config.data == "scenes" else config)
+    _write(out, ids, None if data or config.data in ("scenes", "shards") else config)
     expected, usual = probabilities[chosen].sum(0).tolist(), (number * probabilities.mean(0)).tolist()
     counts = zip(card.class_names, aps, positives.long().tolist(), expected, usual, strict=True)
     names = ("AP", "labeled", "expected", "at_random")

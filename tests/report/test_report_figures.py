@@ -69,6 +69,16 @@ def test_a_chart_of_nothing_or_of_one_value_is_drawn(points: list) -> None:
     assert low == 0 < high
 
 
+@pytest.mark.parametrize("values", [(1.0, 0.9999999999999999), (99.99999999999999, 100.0), (1e-14, 3e-14), (1, 1e300)])
+def test_values_that_differ_by_rounding_or_are_tiny_or_huge_have_an_axis(values: tuple[float, float]) -> None:
+    svg = draw(lines=[Line(name="a", points=list(enumerate(values)))], y_range=None)
+    low, high = (float(end) for end in svg.attrib["data-y"].split()[:2])
+    assert low <= min(values) < high
+    assert max(values) <= high * (1 + 1e-5)  # written with six digits
+    marks = [text.text for text in svg.findall("text[@text-anchor='end']")]
+    assert len(set(marks)) == len(marks) > 1
+
+
 def test_dots_and_intervals_carry_their_words() -> None:
     svg = draw(dots=[Dot(name="cat: gap 0.5", x=2, y=0.5, class_index=1)], band=(0.2, 0.4), band_axis="x")
     assert svg.find("g[@class='class dot']/title").text == "cat: gap 0.5"

@@ -17,13 +17,17 @@ import torch
 from hostile import CLASSES, CONFIG
 from PIL import Image
 
+from percentmatch import report as report_module
 from percentmatch.cli import main
 from percentmatch.data import Data, Images
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
 from percentmatch.evaluate import score_run
 from percentmatch.report import write_report
-from percentmatch.report.collect import short_names
+from percentmatch.report.collect import RunRecord, read_run, short_names
+from percentmatch.report.compare import paired
+from percentmatch.report.entry import Entry
+from percentmatch.report.scoring import ScoredRun, score_own_images
 from percentmatch.report.sections import page_examples
 from percentmatch.train import train
 
@@ -245,6 +249,45 @@ def test_a_run_that_has_just_begun_is_reported(unfinished: Path, tmp_path: Path)
     (unfinished / "log.jsonl").write_text("".join(json.dumps(row) + "\n" for row in train))
     tree = make(tmp_path, unfinished)
     assert payload(tree)["classes"] == [f"class {n + 1}" for n in range(len(CLASSES))]
+
+
+def test_among_very_many_classes_each_run_shows_one_of_its_own(
+    run: Path, data: Data, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of 18 classes, the most and the least frequent of the first run's count: neither need be the second run's."""
+    monkeypatch.setattr("percentmatch.report.MOST_CLASSES", 2)
+    runs = [run]
+    for mark in "ab":
+        names = tuple(f"{name} {mark}" for name in CLASSES)
+        other = Data(*(replace(each, class_names=names) for each in (data.pool, data.test)))
+        train(replace(CONFIG, total_steps=1), tmp_path / mark, data=other)
+        runs.append(tmp_path / mark)
+    real = report_module.score_own_images
+
+    def own(record: RunRecord, *_: object, **__: object) -> ScoredRun:
+        names = record.class_names
+        return real(record, "cpu", data=Data(*(replace(each, class_names=names) for each in (data.pool, data.test))))
+
+    monkeypatch.setattr(report_module, "score_own_images", own)
+    tree = make(tmp_path, *runs)
+    shown = {text for attributes, text in tree.all("button") if attributes.get("class") == "pick"}
+    assert len(shown) == 3
+    assert {name[-2:] for name in shown} >= {" a", " b"}
+
+
+def test_gains_are_paired_only_where_the_same_labels_are_known(run: Path, data: Data) -> None:
+    record = read_run(run, "run")
+    scored = score_own_images(record, "cpu", data=data)
+    part = scored.parts["test"]
+    fewer = part.images.known.clone()
+    fewer[0, part.images.targets[0].argmin()] = 0  # a negative that is no longer known
+    other = replace(part, images=replace(part.images, known=fewer))
+    entries = [
+        Entry(record, replace(scored, parts={"test": each}), None, CLASSES, (), "", 40, ()) for each in (part, other)
+    ]
+    assert paired(entries[0], entries[0], "test")
+    assert torch.equal(part.images.targets, other.images.targets)
+    assert not paired(entries[0], entries[1], "test")
 
 
 def test_runs_of_different_classes_share_what_they_can(run: Path, unfinished: Path, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ from percentmatch.data.scenes import draw_scenes
 from percentmatch.decide import decide
 from percentmatch.errors import UserError
 from percentmatch.evaluate import logits, open_run
-from percentmatch.models import load_classifier
+from percentmatch.models import classifier_bytes, load_classifier
 from percentmatch.train import train
 
 CPU = torch.device("cpu")
@@ -58,6 +58,16 @@ def test_without_validation_images_nothing_is_fitted(tmp_path: Path) -> None:
     np.testing.assert_array_equal(predictor.predict_proba(pixels), predictor.predict_proba(pixels, raw=True))
     with pytest.raises(UserError, match="has no validation images; give labeled ones by --labels"):
         cli.run(["calibrate", str(tmp_path / "run")])
+
+
+def test_a_model_that_has_diverged_is_told_as_that(copy: Path) -> None:
+    model, card = load_classifier(copy / "model.safetensors", CPU)
+    torch.nn.init.constant_(next(iter(model.head.parameters())), torch.nan)
+    content = classifier_bytes(model, card)
+    (copy / "model.safetensors").write_bytes(content)
+    with pytest.raises(UserError, match="not finite numbers: training has diverged"):
+        cli.run(["calibrate", str(copy)])
+    assert (copy / "model.safetensors").read_bytes() == content
 
 
 def test_calibrating_again_changes_nothing_and_another_aim_only_the_decisions(whole: Path, copy: Path, capsys) -> None:

@@ -151,6 +151,25 @@ def test_one_run_is_compared_with_the_twin_it_gets(own: Path, capsys: pytest.Cap
     assert twin.checkpoint.stat().st_mtime_ns == before
 
 
+def test_a_run_named_by_dots_has_its_twin_beside_it(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (own / "inside").mkdir()
+    monkeypatch.chdir(own / "inside")
+    run("compare", "..")
+    assert (own.parent / "mine-supervised" / "metrics.json").exists()
+    assert not [*(own / "inside").iterdir()]
+
+
+def test_without_images_to_compare_on_no_twin_is_trained(own: Path) -> None:
+    split = replace(RunFolder(own).read_split(), test=())
+    (own / "split.json").write_text(split.to_json())
+    with pytest.raises(UserError, match="no test images to compare on; choose another --part"):
+        run("compare", own, "--part", "test")
+    (own / "split.json").write_text(replace(split, validation=()).to_json())
+    with pytest.raises(UserError, match="no test or validation images to compare on; train it with --validation"):
+        run("compare", own)
+    assert not (own.parent / "mine-supervised").exists()
+
+
 def test_a_broken_twin_is_continued(own: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     import percentmatch.train as module
 

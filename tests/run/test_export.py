@@ -147,13 +147,19 @@ def test_nothing_is_overwritten_or_half_written(base: Path, tmp_path: Path, monk
     (tmp_path / "full").mkdir()
     (tmp_path / "full" / "mine.txt").write_text("mine")
     (tmp_path / "folder.onnx").mkdir()
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path / "empty")
     for name, sentence in (
-        ("full", "is there already; name a new folder"),
-        ("folder.onnx", "is a folder; name a file"),
+        ("../full", "is there already; name a new folder"),
+        ("../folder.onnx", "is a folder; name a file"),
+        (".", "--out . is there already; name a new folder"),
+        ("../full/mine.txt/a.onnx", "cannot write '../full/mine.txt/a.onnx'"),
+        ("../full/mine.txt/a", "cannot write '../full/mine.txt/a'"),
     ):
         with pytest.raises(UserError, match=sentence):
-            cli.run(["export", str(base / "run"), "--out", str(tmp_path / name)])
+            cli.run(["export", str(base / "run"), "--out", name])
     assert (tmp_path / "full" / "mine.txt").read_text() == "mine"
+    (tmp_path / "empty").rmdir()
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")

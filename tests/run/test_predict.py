@@ -22,7 +22,7 @@ from percentmatch import predict as predict_module
 from percentmatch.data import load_images, read_table, unlabeled_manifest
 from percentmatch.errors import UserError
 from percentmatch.evaluate import logits
-from percentmatch.models import load_classifier
+from percentmatch.models import classifier_bytes, load_classifier
 
 
 @pytest.fixture(scope="module")
@@ -286,9 +286,21 @@ def test_one_label_an_image(tmp_path: Path) -> None:
     p = predictor.predict_proba(tmp_path / "photos")
     np.testing.assert_allclose(p.sum(axis=1), 1)
     assert predictor.predict(tmp_path / "photos").tolist() == [CLASSES[best] for best in p.argmax(axis=1)]
+    for number in (0, 1):
+        assert predictor.predict([np.zeros((9, 9, 3), np.uint8)] * number).shape == (number,)
     assert run("predict", file, tmp_path / "photos", "--out", tmp_path / "p.jsonl") == 0
     lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
     assert [line["labels"] for line in lines] == [[CLASSES[best]] for best in p.argmax(axis=1)]
+
+
+def test_a_model_that_has_diverged_is_refused_and_writes_nothing(base: Path, tmp_path: Path) -> None:
+    model, card = load_classifier(base / "run" / "model.safetensors", torch.device("cpu"))
+    torch.nn.init.constant_(next(iter(model.head.parameters())), torch.nan)
+    (tmp_path / "model.safetensors").write_bytes(classifier_bytes(model, card))
+    for out in ("a.csv", "a.jsonl"):
+        with pytest.raises(UserError, match=r"not a number .NaN.: its training has diverged"):
+            run("predict", tmp_path / "model.safetensors", base / "photos", "--out", tmp_path / out)
+    assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
 
 def test_the_package_is_light_until_the_predictor_is_asked_for() -> None:

@@ -14,12 +14,14 @@ from percentmatch import pretrain as module
 from percentmatch import run as run_module
 from percentmatch import train as train_module
 from percentmatch.cli import run as command
+from percentmatch.compare import compare
 from percentmatch.config import Config, PretrainSettings
 from percentmatch.data import Stream, load_data, shards, split_data
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
 from percentmatch.evaluate import score_run
 from percentmatch.pretrain import pretrain
+from percentmatch.report import write_report
 from percentmatch.suggest import suggest
 from percentmatch.train import train
 
@@ -135,6 +137,18 @@ def test_unlabeled_images_of_the_labels_give_way_to_the_stream(files: Path, caps
     split = split_data(config, data)
     assert (len(split.labeled), split.unlabeled) == (20, ())
     assert "left out 15 unlabeled images" in capsys.readouterr().err
+
+
+def test_a_streamed_run_is_compared_with_its_twin_and_reported(whole: Path, tmp_path: Path, capsys) -> None:
+    """The twin reads no shard; it is trained once."""
+    shutil.copytree(whole, tmp_path / "run")
+    for _ in range(2):
+        found = compare(tmp_path / "run")
+        assert (found["part"], found["differ"]) == ("test", ["method"])
+    assert capsys.readouterr().err.count("training the supervised twin") == 1
+    write_report([whole], tmp_path / "page.html")
+    text = (tmp_path / "page.html").read_text()
+    assert "35 labeled, streamed unlabeled, 5 validation, 10 test" in text
 
 
 def test_a_finished_run_needs_its_shards_no_more(files: Path, whole: Path, tmp_path: Path) -> None:

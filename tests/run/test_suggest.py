@@ -210,6 +210,17 @@ def test_labels_of_another_format_get_a_plain_list(photos, tmp_path: Path) -> No
     assert read_table(Path("to_label.csv"), Path("photos"), classes=CLASSES).ids == (rows[1][0], rows[2][0])
 
 
+def test_images_of_labeled_shards_have_the_names_they_have_there(photos, tmp_path: Path) -> None:
+    (tmp_path / "labels.csv").write_text(labels_file("columns", photos))
+    run("data", "shard", "--labels", "labels.csv", "--images", "photos", "--out", "shards")
+    run("train", "--root", "shards", "--labeled", 12, "--validation", 4, "--out", "run", *FAST)
+    run("suggest", "run", "--number", 3, "--out", "to_label.csv")
+    rows = [line.split(",") for line in Path("to_label.csv").read_text().splitlines()]
+    assert rows[0] == ["image", "labels"]
+    assert len(rows) == 4
+    assert {row[0] for row in rows[1:]} <= set(RunFolder(tmp_path / "run").read_split().unlabeled)
+
+
 def test_data_given_in_python_is_given_again(tmp_path: Path) -> None:
     data = load_data(TINY)
     train(replace(TINY, total_steps=1), tmp_path / "run", data=data)

@@ -1,5 +1,6 @@
 """Calibration and thresholds against scikit-learn, torchmetrics and numbers derived by hand."""
 
+import math
 from dataclasses import replace
 from math import log
 
@@ -11,11 +12,16 @@ from hypothesis import strategies as st
 from sklearn.linear_model import LogisticRegression
 from sklearn.metrics import f1_score, precision_recall_curve, precision_score, recall_score
 from torch import Tensor
+from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
+from percentmatch import decide as deciding
 from percentmatch.decide import (
     ENOUGH,
     FALLBACK,
+    SCALE_SPREAD,
+    SHARED_SPREAD,
+    SHIFT_SPREAD,
     calibration_error,
     decide,
     decisions_of,
@@ -36,6 +42,20 @@ def drawn(n: int, *, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
     targets = (torch.rand(n, 4, generator=generator) < truth.sigmoid()).double()
     known = (torch.rand(n, 4, generator=generator) < 0.9).double()
     return truth * 1.5 + 1, targets, known
+
+
+def rough(n: int, c: int) -> tuple[Tensor, Tensor, Tensor]:
+    """Logits in steps of a quarter, so with ties, labels from common to rare, some unknown; (n, c) each.
+
+    Every tenth class has no positive, the second is always positive, and of the last nothing is known.
+    """
+    generator = torch.Generator().manual_seed(3)
+    targets = (torch.rand(n, c, generator=generator) < torch.linspace(0.6, 0.01, c)).double()
+    targets[:, ::10], targets[:, 1] = 0, 1
+    known = (torch.rand(n, c, generator=generator) < 0.8).double()
+    known[:, -1] = 0
+    logits = torch.randn(n, c, generator=generator, dtype=torch.float64) * 1.5 + targets - 2
+    return (logits * 4).round() / 4, targets, known
 
 
 def judged(logits: Tensor, targets: Tensor, known: Tensor, **aim: float):
@@ -63,6 +83,28 @@ def test_with_a_narrow_prior_all_classes_share_one_regression() -> None:
     scale, shift = fit_platt(logits, targets, known, scale_spread=1e-6, shift_spread=1e-6)
     wanted = platt(logits[known > 0].numpy(), targets[known > 0].numpy())
     assert torch.stack([scale, shift], 1).tolist() == [pytest.approx(wanted, abs=2e-3)] * 4
+
+
+@pytest.mark.parametrize("size", [1.0, 60.0, 1e20])
+def test_the_fit_is_where_autograd_finds_no_slope(size: float) -> None:
+    """Log loss of the known pairs and the prior, by scales and shifts (2, c) and what they share; here 60 classes.
+
+    With the shared pair free, its best value is the sum of the classes' weights times theirs, as normals combine.
+    """
+    logits, targets, known = rough(80, 60)
+    fitted = fit_platt(logits * size, targets, known)
+    at = torch.stack([fitted[0].log(), fitted[1]]).requires_grad_()  # (2, c)
+    spread = torch.tensor([[SCALE_SPREAD], [SHIFT_SPREAD]], dtype=torch.float64)
+    shared = (at / spread**2).sum(1, keepdim=True) / (60 / spread**2 + 1 / SHARED_SPREAD**2)
+    prior = ((at - shared) / spread).square().sum() / 2 + (shared / SHARED_SPREAD).square().sum() / 2
+    moved = logits * size * at[0].exp() + at[1]
+    (binary_cross_entropy_with_logits(moved, targets, known, reduction="sum") + prior).backward()
+    assert at.grad is not None
+    assert (at.grad * spread).abs().max() < 1e-6
+    for start in (fitted, (fitted[0] * 5, fitted[1] - 3)):
+        again = fit_platt(logits * size, targets, known, start=start)
+        torch.testing.assert_close(again[0] / fitted[0], torch.ones(60).double(), atol=1e-6, rtol=0)
+        torch.testing.assert_close(again[1], fitted[1], atol=1e-6, rtol=0)
 
 
 def test_the_prior_by_hand() -> None:
@@ -174,6 +216,56 @@ def test_thresholds_have_scikit_learn_s_best_f1() -> None:
         assert row["F1"] == pytest.approx(best)
         assert row["precision"] == pytest.approx(precision_score(truth, decided))
         assert row["recall"] == pytest.approx(recall_score(truth, decided))
+
+
+def best_by_trying(logits: list[float], truth: list[float], aim: dict[str, float]) -> dict[str, float]:
+    """The rule in plain Python, for one class: each known logit as the lowest that is decided for, highest first."""
+    ladder, total, best, best_worth = sorted(set(logits), reverse=True), math.fsum(truth), {}, ()
+    for place, lowest in enumerate(ladder):
+        hits = math.fsum(t for z, t in zip(logits, truth, strict=True) if z >= lowest)
+        chosen = sum(z >= lowest for z in logits)
+        row = {"precision": hits / chosen, "recall": hits / total, "F1": 2 * hits / (chosen + total)}
+        worth: tuple[float, ...] = (row["F1"],)
+        for mine, other in (("precision", "recall"), ("recall", "precision")):
+            if mine in aim:
+                worth = (min(row[mine], aim[mine]), row[other], row[mine])
+        if [round(each, 12) for each in worth] > [round(each, 12) for each in best_worth]:
+            between = np.mean(ladder[place : place + 2])
+            best, best_worth = {"threshold": 1 / (1 + math.exp(-between)), **row}, worth
+    return best
+
+
+@pytest.mark.parametrize("at_once", [1, 200, 1 << 20])
+@pytest.mark.parametrize("aim", [{}, {"precision": 0.6}, {"precision": 1.0}, {"recall": 0.7}, {"recall": 1.0}])
+def test_many_classes_at_once_are_each_class_alone(
+    aim: dict[str, float], at_once: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ties, unknown labels, many and few positives, none, and a class of which nothing is known."""
+    monkeypatch.setattr(deciding, "AT_ONCE", at_once)
+    logits, targets, known = rough(80, 60)
+    names = [f"class {c}" for c in range(60)]
+    found = decide(logits, targets, known, task="multi-label", class_names=names, **aim)
+    assert found
+    decisions, summary = found
+    rows = list(summary["decisions"]["classes"].values())
+    assert list(summary["decisions"]["classes"]) == names
+    assert [row["threshold"] for row in rows] == list(decisions.thresholds)
+    scale, shift = (torch.tensor(each, dtype=torch.float64) for each in (decisions.scale, decisions.shift))
+    calibrated, few, many = logits * scale + shift, 0, 0
+    for c, row in enumerate(rows):
+        mine = known[:, c] > 0
+        positives = int(targets[mine, c].sum())
+        assert row["positives"] == positives
+        if not positives:
+            assert row == {"positives": 0, "threshold": FALLBACK, "precision": None, "recall": None, "F1": None}
+            continue
+        truth = targets[mine, c] if positives >= ENOUGH else calibrated[mine, c].sigmoid()
+        few, many = few + (positives < ENOUGH), many + (positives >= ENOUGH)
+        wanted = best_by_trying(calibrated[mine, c].tolist(), truth.tolist(), aim)
+        assert row == pytest.approx({"positives": positives, **wanted}, abs=1e-10)
+    assert few >= 10
+    assert many >= 10
+    assert len(rows) - few - many >= 5
 
 
 @pytest.mark.parametrize("wanted", [0.6, 0.9])

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from percentmatch.data.labels import TABLES
 from percentmatch.report.curves import figure, validation_means
 from percentmatch.report.entry import Entry
 from percentmatch.report.figures import Line, chart, fewer, intervals
@@ -53,10 +54,10 @@ def paired(first: Entry, second: Entry, part: str) -> tuple[ScoredPart, ScoredPa
     parts = [entry.scored.parts.get(part) if entry.scored else None for entry in (first, second)]
     if not parts[0] or not parts[1] or first.class_names != second.class_names:
         return None
-    first_images, second_images = parts[0].images, parts[1].images
-    same = first_images.ids == second_images.ids and all(
-        torch.equal(*each)
-        for each in zip(first_images.labels.targets.parts(), second_images.labels.targets.parts(), strict=True)
+    images = parts[0].images, parts[1].images
+    tables = [[getattr(each.labels, name) for each in images] for name in TABLES]
+    same = images[0].ids == images[1].ids and all(
+        torch.equal(*rows) for table in tables for rows in zip(*(each.parts() for each in table), strict=True)
     )
     return (parts[0], parts[1]) if same else None
 

@@ -50,10 +50,11 @@ class Scale:
 def ticks(low: float, high: float, number: int = 5) -> list[float]:
     """Round numbers from `low` to `high`, about `number` of them."""
     step = (high - low) / number
-    size = 10 ** math.floor(math.log10(step))
+    power = math.floor(math.log10(step))
+    size = 10.0**power
     step = next(size * nice for nice in (1, 2, 2.5, 5, 10) if size * nice >= step * 0.999)
     first = math.ceil(low / step - 1e-9)
-    return [round(first * step + n * step, 12) for n in range(int((high - first * step) / step + 1e-9) + 1)]
+    return [round(first * step + n * step, 3 - power) for n in range(int((high - first * step) / step + 1e-9) + 1)]
 
 
 def fewer(points: Sequence[Point], most: int) -> list[Point]:
@@ -217,9 +218,9 @@ def _dot(dot: Dot, x: Scale, y: Scale) -> Html:
 
 
 def _padded(values: Sequence[float]) -> tuple[float, float]:
-    """A range that holds the values, and 0 if they are all the same; never empty."""
+    """A range that holds the values, and 0 if they are all the same but for rounding; never empty."""
     low, high = min(values, default=0.0), max(values, default=0.0)
-    if low == high:
+    if math.isclose(low, high):
         low, high = min(low, 0.0), max(high, 0.0)
     return (low, high) if low < high else (0.0, 1.0)
 

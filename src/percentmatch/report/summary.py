@@ -3,6 +3,7 @@
 from typing import Any
 
 from percentmatch.config import Config, flat
+from percentmatch.data.split import PARTS
 from percentmatch.errors import several
 from percentmatch.report.collect import RunRecord
 from percentmatch.report.entry import Entry
@@ -132,8 +133,9 @@ def _facts(entry: Entry) -> Html:
     facts = {"Run folder": str(run.path), "Method": config.method}
     facts["Data"] = DATA_WORDS.get(config.data, "given in Python")
     if run.split:
-        parts = ("labeled", "unlabeled", "validation", "test")
-        facts["Images"] = ", ".join(f"{len(getattr(run.split, part)):,} {part}" for part in parts)
+        counts = {part: f"{len(getattr(run.split, part)):,}" for part in PARTS}
+        counts |= {"unlabeled": "streamed"} if run.split.stream else {}
+        facts["Images"] = ", ".join(f"{number} {part}" for part, number in counts.items())
         facts["Split"] = run.split.digest
     facts["Seed"] = str(config.seed)
     if not run.metrics:
