@@ -428,7 +428,8 @@ def main() -> None:
     fill(ROOT / "docs/speed.md", "voc_run", voc_run_line(voc_paper))
     fill(ROOT / "docs/voc.md", "voc_cpu", voc_cpu_table(voc_cpu))
     same_data = json.loads((ROOT / "results/voc2007/same_data.json").read_text())
-    fill(ROOT / "docs/voc.md", "voc_same_data", track_table(same_data))
+    for file in ("README.md", "docs/voc.md"):
+        fill(ROOT / file, "voc_same_data", track_table(same_data))
     voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
     for file in ("README.md", "docs/demo.md"):
         fill(ROOT / file, "demo", demo_table(demo))

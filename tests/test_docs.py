@@ -157,6 +157,7 @@ def test_there_is_no_page_without_a_method() -> None:
         ("docs/shards.md", "stream", lambda: tables.stream_table(results("stream"))),
         ("docs/voc.md", "voc_cpu", lambda: tables.voc_cpu_table(results("voc_cpu"))),
         ("docs/voc.md", "voc_same_data", lambda: tables.track_table(results("voc2007/same_data"))),
+        ("README.md", "voc_same_data", lambda: tables.track_table(results("voc2007/same_data"))),
         ("docs/many-classes.md", "classes", lambda: tables.classes_table(results("classes"))),
         ("SECURITY.md", "fuzz", lambda: tables.fuzz_table(results("fuzz"))),
         ("docs/reliability.md", "faults", lambda: tables.faults_table(results("faults"))),
