@@ -423,6 +423,8 @@ def main() -> None:
     fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(scenes_tuning))
     voc_tuning = json.loads((ROOT / "results/voc2007/tuning.json").read_text())
     fill(ROOT / "docs/experiments.md", "voc_tuning", voc_tuning_table(voc_tuning))
+    cpu_pretrained = json.loads((ROOT / "results/voc2007/cpu_pretrained.json").read_text())
+    fill(ROOT / "docs/experiments.md", "voc_cpu_pretrained", voc_tuning_table(cpu_pretrained))
     voc_paper = json.loads((ROOT / "results/voc2007/paper_first.json").read_text())
     fill(ROOT / "docs/experiments.md", "voc_paper", voc_paper_table(voc_paper))
     fill(ROOT / "docs/speed.md", "voc_run", voc_run_line(voc_paper))

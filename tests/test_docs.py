@@ -152,6 +152,11 @@ def test_there_is_no_page_without_a_method() -> None:
         ("README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
         ("docs/methods/README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
         ("docs/experiments.md", "voc_tuning", lambda: tables.voc_tuning_table(results("voc2007/tuning"))),
+        (
+            "docs/experiments.md",
+            "voc_cpu_pretrained",
+            lambda: tables.voc_tuning_table(results("voc2007/cpu_pretrained")),
+        ),
         ("docs/experiments.md", "voc_paper", lambda: tables.voc_paper_table(results("voc2007/paper_first"))),
         ("docs/speed.md", "voc_run", lambda: tables.voc_run_line(results("voc2007/paper_first"))),
         ("docs/shards.md", "stream", lambda: tables.stream_table(results("stream"))),
