@@ -17,6 +17,7 @@ from typing import Any
 import httpx
 import numpy as np
 import pytest
+import torch
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
 from PIL import Image
@@ -257,6 +258,11 @@ def test_a_failure_of_the_server_shows_no_traceback(client: TestClient, monkeypa
     assert check_error(client.post("/predict", content=encoded("PNG")), 500) == (
         "the server failed; its terminal says why"
     )
+
+
+def test_a_model_that_diverged_says_so(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(serving, "logits", lambda *_: torch.full((1, len(CLASSES)), torch.nan))
+    assert "has diverged" in check_error(client.post("/predict", content=encoded("PNG")), 500)
 
 
 def test_one_image_at_a_time_while_health_answers(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:

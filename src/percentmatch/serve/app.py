@@ -122,6 +122,8 @@ def look(predictor: Predictor, content: bytes) -> dict[str, Any]:
     card = predictor.card
     pixels = torch.from_numpy(decode_bytes(content, card.decode_size, card.frame))[None]
     found = logits(predictor.network, pixels, card, predictor.device)  # (1, c)
+    if found.isnan().any():
+        raise HTTPException(500, "the model's probabilities are not a number (NaN): its training has diverged")
     rows = zip(
         probabilities_of(found, card)[0].tolist(),
         card.class_names,
