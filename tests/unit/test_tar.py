@@ -3,6 +3,7 @@
 import io
 import os
 import random
+import re
 import tarfile
 from pathlib import Path
 
@@ -101,6 +102,14 @@ def test_a_cut_shard_gives_its_whole_files_and_says_so(tmp_path: Path) -> None:
         assert len(found) == sum(member.offset + member.length <= length for member in everything)
     (tmp_path / "cut.tar").write_bytes(whole[:end])
     assert walk(tmp_path / "cut.tar") == (everything, "")
+
+
+@pytest.mark.parametrize("length", [b"000", b"00x", b"001", b"005", b"999"])
+def test_an_extended_header_of_a_wrong_length_is_damage(length: bytes, tmp_path: Path) -> None:
+    content = write_tar(tmp_path / "x.tar", {"n" * 110 + ".jpg": b"x"}, format=tarfile.PAX_FORMAT).read_bytes()
+    (record,) = re.findall(rb"\d{3} path=", content)
+    (tmp_path / "x.tar").write_bytes(content.replace(record, length + b" path="))
+    assert walk(tmp_path / "x.tar") == ([], "it is damaged at byte 0")
 
 
 @settings(max_examples=60, deadline=None)

@@ -95,7 +95,8 @@ def _records(text: bytes, at: int) -> dict[str, Any]:
         digits = text[place : place + 20].partition(b" ")[0]
         length = int(digits) if digits.isdigit() else 0
         key, equals, value = text[place + len(digits) + 1 : place + length - 1].partition(b"=")
-        if not equals or place + length > len(text) or (key == b"size" and not value.isdigit()):
+        fits = len(digits) + 2 < length <= len(text) - place
+        if not fits or not equals or (key == b"size" and not value.isdigit()):
             raise Damaged(f"it is damaged at byte {at:,}")
         found |= {"path": value} if key == b"path" else {"size": int(value[:20])} if key == b"size" else {}
         found |= {"sparse": True} if key.startswith(b"GNU.sparse") else {}
