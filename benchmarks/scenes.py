@@ -54,7 +54,8 @@ def planned() -> dict[str, dict[str, Any]]:
 
 
 def config_of(row: str, seed: int, **changed: Any) -> Any:
-    from percentmatch.config import PRESETS, Config, merge
+    from percentmatch.config import Config, merge
+    from percentmatch.presets import PRESETS
 
     values = merge(PRESETS["demo"], {**planned()[row], "seed": seed, "split_seed": seed, "device": "cpu", **changed})
     return Config.from_dict(values, source=f"scenes, {row}")

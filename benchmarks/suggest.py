@@ -19,11 +19,12 @@ import torch
 from safetensors.torch import save_file
 from tables import ROOT, fill, write_json
 
-from percentmatch.config import PRESETS, Config, merge
+from percentmatch.config import Config, merge
 from percentmatch.data import Data, Split, load_data
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.source import SCENES_SEED
 from percentmatch.models import load_classifier
+from percentmatch.presets import PRESETS
 from percentmatch.run_folder import RunFolder, environment
 from percentmatch.suggest import suggest
 from percentmatch.train import train

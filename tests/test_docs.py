@@ -90,7 +90,7 @@ def test_the_method_in_add_a_method_is_short_trains_by_name_and_works_alone(
     lines = labeler[labeler.index("class ") :].splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 20
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("percentmatch.config.PRESETS", {"demo": SMALL})
+    monkeypatch.setattr("percentmatch.presets.PRESETS", {"demo": SMALL})
     monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))  # the row is gone after the test
     model = nn.Linear(6, 4)
     names: dict = {

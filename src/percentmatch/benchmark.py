@@ -17,9 +17,10 @@ from rich.markup import escape
 from rich.table import Table
 
 from percentmatch.checkpoint import read_json, write_json
-from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, flat, merge, preset_values
+from percentmatch.config import Config, DataSettings, PretrainSettings, flat, merge
 from percentmatch.errors import UserError, did_you_mean, visible
 from percentmatch.methods import checked_options
+from percentmatch.presets import PRESETS, preset_values
 from percentmatch.pretrain import pretrain
 from percentmatch.run_folder import RunFolder, read_yaml
 from percentmatch.show import percent

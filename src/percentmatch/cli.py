@@ -13,8 +13,9 @@ from cyclopts.config import Dict
 
 from percentmatch import __version__, cli_use
 from percentmatch.cli_data import data_app
-from percentmatch.config import PRESETS, Config, DataSettings, PretrainSettings, flat, merge, preset_values
+from percentmatch.config import Config, DataSettings, PretrainSettings, flat, merge
 from percentmatch.errors import UserError, did_you_mean, visible
+from percentmatch.presets import PRESETS, preset_values
 from percentmatch.ranks import launched, restarts
 from percentmatch.signals import Stopped
 

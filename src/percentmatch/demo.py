@@ -7,7 +7,8 @@ from typing import Any
 from rich.console import Console
 from rich.table import Table
 
-from percentmatch.config import PRESETS, Config
+from percentmatch.config import Config
+from percentmatch.presets import PRESETS
 from percentmatch.run_folder import RunFolder
 from percentmatch.show import percent
 from percentmatch.train import train

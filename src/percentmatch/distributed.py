@@ -1,6 +1,7 @@
 """The few things ranks say to each other. Without an initialised process group each is the identity."""
 
 import contextlib
+import warnings
 from collections.abc import Generator, Sequence
 from datetime import timedelta
 from itertools import count
@@ -10,6 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.nn import functional as F
+from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
 from percentmatch.ranks import launched, restarts
@@ -125,6 +127,19 @@ def gather_rows(rows: Tensor) -> Tensor:
 def gather_with_gradient(rows: Tensor) -> Tensor:
     """The same of rows (n, d) where the gradient is asked for, of losses whose mean over ranks is the whole loss."""
     return sum_with_gradient(F.pad(rows, (0, 0, rank() * len(rows), (num_ranks() - 1 - rank()) * len(rows))))
+
+
+def averaging(model: nn.Module) -> nn.Module:
+    """The model as a step calls it: with several ranks its gradients are their mean, and buffers are its own."""
+    if not is_distributed():
+        return model
+    with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of a name that torch 2.11 lacks
+        return DistributedDataParallel(model, broadcast_buffers=False)  # see `average_buffers`
+
+
+def own_numbers(*numbers: int) -> tuple[int, ...]:
+    """Numbers to seed what each rank draws by itself: those of one process, and the rank where there are several."""
+    return (*numbers, rank()) if is_distributed() else numbers
 
 
 def own_rows(sizes: Sequence[int], device: torch.device) -> Tensor:

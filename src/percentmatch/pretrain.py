@@ -6,7 +6,6 @@ seed, step and place in the batch, so a warm start resumes exactly, as a run doe
 """
 
 import time
-import warnings
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -16,7 +15,6 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 from torch.nn import functional as F
-from torch.nn.parallel import DistributedDataParallel
 
 from percentmatch.augment import Plan, apply, draw, draw_jitter, frame, fused_views, mix, recolour, shrink
 from percentmatch.checkpoint import BAD_STATE, Saver, read_json, write_atomic, write_json
@@ -26,6 +24,7 @@ from percentmatch.device import Sender, pick_device
 from percentmatch.distributed import (
     any_rank,
     average_buffers,
+    averaging,
     first_on_each_machine,
     gather_with_gradient,
     is_distributed,
@@ -34,6 +33,7 @@ from percentmatch.distributed import (
     least_over_ranks,
     mean_over_ranks,
     num_ranks,
+    own_numbers,
     rank,
     wait_for_all,
 )
@@ -121,11 +121,9 @@ class WarmStart:
         torch.manual_seed(mix(settings.seed, INIT))
         model = Embedder(settings.backbone, settings.image_size, device)
         self.model = model.to(device).to(memory_format=torch.channels_last)
-        self.student: nn.Module = self.model  # what a step calls: its gradient is the mean over ranks
         if is_distributed():
             share_norms(self.model, on_gpu=device.type == "cuda")
-            with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of a name that torch 2.11 lacks
-                self.student = DistributedDataParallel(self.model, broadcast_buffers=False)  # see `average_buffers`
+        self.student = averaging(self.model)
         self.optimizer = build_optimizer(self.model, config, device)
         self.trained = [each for each in self.model.parameters() if each.requires_grad]
         self.pixels = shrink(frame(data.pool.pixels, settings.frame), config.decode_size)
@@ -303,8 +301,7 @@ def _pretrain(settings: PretrainSettings, folder: WarmFolder, *, resume: bool, d
 
 def pretrain_step(warm: WarmStart, step: int) -> None:
     """One optimizer step. Nothing in it waits for the device."""
-    seeds = (warm.settings.seed, step, rank()) if is_distributed() else (warm.settings.seed, step)
-    torch.manual_seed(mix(*seeds))  # dropout; views and samples draw by themselves
+    torch.manual_seed(mix(*own_numbers(warm.settings.seed, step)))  # dropout; views and samples draw by themselves
     drawn = warm.draw(step)
     do = partial(update, warm, drawn, warm.sender.send(drawn))
     warm.meter.count += 1

@@ -5,7 +5,6 @@ import hashlib
 import json
 import sys
 import time
-import warnings
 from dataclasses import replace
 from typing import Any, Literal
 
@@ -21,6 +20,7 @@ from percentmatch.data import Data, Images, Split, split_data
 from percentmatch.decide import decide
 from percentmatch.device import Sender
 from percentmatch.distributed import (
+    averaging,
     gather_shares,
     is_distributed,
     is_main,
@@ -135,10 +135,7 @@ class Run:
         self.ema = Ema(self.model, self.config.ema_decay)
         self.optimizer = build_optimizer(self.model, self.config, self.device)
         self.trained = [p for p in self.model.parameters() if p.requires_grad]
-        self.student: nn.Module = self.model  # what a step calls: its gradient is the mean over ranks
-        if is_distributed():
-            with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of a name that torch 2.11 lacks
-                self.student = DistributedDataParallel(self.model, broadcast_buffers=False)  # see `average_buffers`
+        self.student = averaging(self.model)
         self.replay = Replay(self.device) if self.can_replay else None
 
     @property

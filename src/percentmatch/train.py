@@ -17,10 +17,9 @@ from percentmatch.distributed import (
     any_rank,
     average_buffers,
     first_on_each_machine,
-    is_distributed,
     is_main,
     joined,
-    rank,
+    own_numbers,
     wait_for_all,
 )
 from percentmatch.followers import Follower, following
@@ -99,8 +98,7 @@ def _train(
 
 def train_step(run: Run, step: int) -> None:
     """One optimizer step. Nothing in it waits for the device."""
-    seeds = (run.config.seed, step, rank()) if is_distributed() else (run.config.seed, step)
-    torch.manual_seed(mix(*seeds))  # dropout; views and samples draw by themselves
+    torch.manual_seed(mix(*own_numbers(run.config.seed, step)))  # dropout; views and samples draw by themselves
     drawn = run.drawn_ahead.pop(step, None) or run.draw(step)
     sent = run.sender.send(drawn)
     run.meter.count += run.config.accumulate

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from percentmatch import benchmark, cli
-from percentmatch.config import PRESETS
 from percentmatch.errors import UserError
+from percentmatch.presets import PRESETS
 
 SETTINGS = (
     "settings: {scenes_pool: 60, scenes_test: 20, validation: 20, labeled: 20, image_size: 32, backbone: test_resnet, "

@@ -10,9 +10,10 @@ from PIL import Image
 
 from percentmatch import auto, cli
 from percentmatch.auto import Amount, Machine, choose
-from percentmatch.config import PRESETS, Config
+from percentmatch.config import Config
 from percentmatch.errors import UserError
 from percentmatch.methods import checked_options
+from percentmatch.presets import PRESETS
 from percentmatch.run_folder import RunFolder
 
 DATA = Amount(labeled=200, unlabeled=1000, classes=20, side=500)
