@@ -10,8 +10,11 @@ ROOT = Path(__file__).parent.parent
 
 
 def write_json(path: Path, value: object) -> None:
+    """With lists of numbers and names on one line."""
+    text = json.dumps(value, indent=1)
+    short = re.sub(r"\[\n[^\[\]{}]*\]", lambda found: re.sub(r"\n\s*", "", found[0]).replace(",", ", "), text)
     path.parent.mkdir(exist_ok=True)
-    path.write_text(json.dumps(value, indent=1) + "\n")
+    path.write_text((short if json.loads(short) == json.loads(text) else text) + "\n")
 
 
 def fill(file: Path, name: str, table: str) -> None:
@@ -78,6 +81,13 @@ def tuning_table(results: dict[str, Any], batches: tuple[str, ...]) -> str:
 
 def _where(results: dict[str, Any]) -> str:
     return f"{results['device']}, torch {results['torch']}, commit {results['commit']}"
+
+
+def _where_all(runs: list[dict[str, Any]]) -> str:
+    """Where runs of one kind of machine were made, with all their commits."""
+    where = [run["environment"] for run in runs]
+    commits = ", ".join(sorted({each["commit"] for each in where}))
+    return "; ".join(sorted({_where({**each, "commit": commits}) for each in where}))
 
 
 def _spread(runs: list[dict[str, Any]], key: str) -> str:
@@ -215,7 +225,7 @@ def track_table(results: dict[str, Any]) -> str:
             lines.append(f"| {labeled:,.0f} | {method} | {values} | {minutes:.1f} |")
     seeds = sorted({run["seed"] for run in runs})
     named = f"seeds {', '.join(map(str, seeds))}; mean ± standard deviation" if len(seeds) > 1 else f"seed {seeds[0]}"
-    where = "; ".join(sorted({_where(run["environment"]) for run in runs}))
+    where = _where_all(runs)
     warm = ", the warm start included" if "warm_start_minutes" in runs[0] else ""
     lines += [
         "",
@@ -225,6 +235,89 @@ def track_table(results: dict[str, Any]) -> str:
         "",
     ]
     return "\n".join(lines)
+
+
+def pseudo_label_table(results: dict[str, Any]) -> str:
+    """How many pseudo-labels of all pairs were right and how many true ones were found, over the steps of a run."""
+    lines = [
+        "| labels | step | positives right | positives found | negatives right | negatives found |",
+        "|---|---|---|---|---|---|",
+    ]
+    for labeled, runs in _with_pseudo_labels(results).items():
+        for rows in list(zip(*(run["training"] for run in runs), strict=True))[::3]:
+            counts = {key: sum(sum(row["classes"][key]) for row in rows) for key in PSEUDO}
+            right, found = (counts["positives_right"] / counts[key] for key in ("positives_selected", "positives_true"))
+            pairs = counts["positives_selected"] + counts["negatives_selected"]
+            absent = counts["negatives_right"] / counts["negatives_selected"]
+            kept = counts["negatives_right"] / (pairs - counts["positives_true"])
+            values = f"{right:.0%} | {found:.0%} | {absent:.1%} | {kept:.1%}"
+            lines.append(f"| {labeled:,.0f} | {rows[0]['step']:,} | {values} |")
+    return "\n".join(
+        [
+            *lines,
+            "",
+            f"Positive: a soft target above 0.5. The steps before the one named; {_pseudo_where(results)}.",
+            "",
+        ]
+    )
+
+
+def class_gain_table(results: dict[str, Any]) -> str:
+    """For each class and number of labels, its pseudo-labels in the second half of a run and its gain in AP."""
+    runs, labeled = results["runs"], _with_pseudo_labels(results)
+    head = [f"{count:,.0f} labels: {what}" for count in labeled for what in ("right", "found", "AP", "gain")]
+    lines = [f"| class | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
+    for place, name in enumerate(runs[0]["test"]["ema"]["classes"]):
+        cells = []
+        for count, mine in labeled.items():
+            rows = [row["classes"] for run in mine for row in run["training"][5:]]
+            right, picked, true = (sum(row[key][place] for row in rows) for key in PSEUDO[:3])
+            score = {
+                method: statistics.mean(
+                    100 * run["test"]["ema"]["classes"][name]["AP"]
+                    for run in runs
+                    if (run["method"], run["settings"]["labeled"]) == (method, count)
+                )
+                for method in ("supervised", "percentmatch")
+            }
+            gain = score["percentmatch"] - score["supervised"]
+            cells += [f"{right / picked:.0%}", f"{right / true:.0%}", f"{score['supervised']:.1f}", f"{gain:+.1f}"]
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
+    about = (
+        f"Positive pseudo-labels of {_pseudo_where(results)}; supervised test AP and the gain, means of seeds {seeds}."
+    )
+    return "\n".join([*lines, "", about, ""])
+
+
+PSEUDO = ("positives_right", "positives_selected", "positives_true", "negatives_right", "negatives_selected")
+
+
+def _with_pseudo_labels(results: dict[str, Any]) -> dict[float, list[dict[str, Any]]]:
+    """The runs that kept the pseudo-labels of each class, by their number of labels."""
+    there = [run for run in results["runs"] if run["method"] == "percentmatch" and run.get("training")]
+    counts = sorted({run["settings"]["labeled"] for run in there})
+    return {count: [run for run in there if run["settings"]["labeled"] == count] for count in counts}
+
+
+def _pseudo_where(results: dict[str, Any]) -> str:
+    runs = [run for each in _with_pseudo_labels(results).values() for run in each]
+    return f"seed {', '.join(map(str, sorted({run['seed'] for run in runs})))}"
+
+
+def grid_tuning_table(results: dict[str, Any]) -> str:
+    """Validation scores of a grid's runs, and how many of their positive pseudo-labels were right near the end."""
+    lines = ["| run | validation mAP | AUC | positive pseudo-labels right | minutes |", "|---|---|---|---|---|"]
+    for group in dict.fromkeys(run["group"] for run in results["runs"]):
+        runs = [run for run in results["runs"] if run["group"] == group]
+        scores, last = [run["validation"]["ema"] for run in runs], runs[-1]["training"][-1].get("classes", {})
+        picked = sum(last.get("positives_selected", []))
+        right = f"{sum(last['positives_right']) / picked:.0%}" if picked else ""
+        minutes = statistics.mean(run["minutes"] for run in runs)
+        lines.append(f"| {group} | {_spread(scores, 'mAP')} | {_spread(scores, 'AUC')} | {right} | {minutes:.1f} |")
+    seeds = ", ".join(map(str, sorted({run["seed"] for run in results["runs"]})))
+    where = _where_all(results["runs"])
+    return "\n".join([*lines, "", f"Last moving average, scored on the official val half; seed {seeds}; {where}.", ""])
 
 
 def voc_run_line(run: dict[str, Any]) -> str:
@@ -432,6 +525,11 @@ def main() -> None:
     same_data = json.loads((ROOT / "results/voc2007/same_data.json").read_text())
     for file in ("README.md", "docs/voc.md"):
         fill(ROOT / file, "voc_same_data", track_table(same_data))
+    fill(ROOT / "docs/voc.md", "voc_pseudo_labels", pseudo_label_table(same_data))
+    fill(ROOT / "docs/voc.md", "voc_class_gain", class_gain_table(same_data))
+    for name in ("pretrained_tuning",):
+        tuned = json.loads((ROOT / f"results/voc2007/{name}.json").read_text())
+        fill(ROOT / "docs/experiments.md", f"voc_{name}", grid_tuning_table(tuned))
     voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
     for file in ("README.md", "docs/demo.md"):
         fill(ROOT / file, "demo", demo_table(demo))

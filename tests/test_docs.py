@@ -163,6 +163,13 @@ def test_there_is_no_page_without_a_method() -> None:
         ("docs/voc.md", "voc_cpu", lambda: tables.voc_cpu_table(results("voc_cpu"))),
         ("docs/voc.md", "voc_same_data", lambda: tables.track_table(results("voc2007/same_data"))),
         ("README.md", "voc_same_data", lambda: tables.track_table(results("voc2007/same_data"))),
+        ("docs/voc.md", "voc_pseudo_labels", lambda: tables.pseudo_label_table(results("voc2007/same_data"))),
+        ("docs/voc.md", "voc_class_gain", lambda: tables.class_gain_table(results("voc2007/same_data"))),
+        (
+            "docs/experiments.md",
+            "voc_pretrained_tuning",
+            lambda: tables.grid_tuning_table(results("voc2007/pretrained_tuning")),
+        ),
         ("docs/many-classes.md", "classes", lambda: tables.classes_table(results("classes"))),
         ("SECURITY.md", "fuzz", lambda: tables.fuzz_table(results("fuzz"))),
         ("docs/reliability.md", "faults", lambda: tables.faults_table(results("faults"))),
