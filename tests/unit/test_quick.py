@@ -1,4 +1,4 @@
-"""Normalisation, addition and ReLU in one kernel: the numbers of torch's own layers."""
+"""Normalisation, addition and activation in one kernel: the numbers of torch's own layers."""
 
 import os
 import subprocess
@@ -12,7 +12,15 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from percentmatch.models import build_classifier, quicken
-from percentmatch.models.quick import QuickBasicBlock, QuickBottleneck, QuickNorm, QuickNormRelu, QuickPool
+from percentmatch.models.quick import (
+    ACTS,
+    QuickBasicBlock,
+    QuickBottleneck,
+    QuickNorm,
+    QuickNormAct,
+    QuickNormRelu,
+    QuickPool,
+)
 
 SCRIPT = """
 import sys, torch
@@ -22,7 +30,10 @@ torch.save(by_kernel(torch.load(sys.argv[1], weights_only=True)), sys.argv[2])
 NAMES = ("y", "dx", "dresidual", "dweight", "dbias", "running_mean", "running_var", "batches")
 
 
-def case(shape: tuple[int, ...], *, added: bool, relu: bool, forked: bool = False, seed: int = 0) -> dict:
+Act = type[nn.Module]
+
+
+def case(shape: tuple[int, ...], *, added: bool, act: Act, forked: bool = False, seed: int = 0) -> dict:
     """Inputs with means far from 0, so that a variance by plain sums of squares would cancel."""
     draw = torch.Generator().manual_seed(seed)
     c = shape[1]
@@ -35,12 +46,12 @@ def case(shape: tuple[int, ...], *, added: bool, relu: bool, forked: bool = Fals
         "weight": torch.rand(c, generator=draw) + 0.5,
         "bias": torch.randn(c, generator=draw),
         "running_mean": centre + torch.randn(c, generator=draw),
-        "relu": relu,
+        "act": act.__name__,
         "forked": forked,
     }
-    if relu:  # no gradient where rounding decides whether the ReLU is open
-        before = by_torch({**found, "relu": False})["y"]
-        found["dy"] = found["dy"] * (before.abs() > 1e-3)
+    if act is not nn.Identity:  # no gradient where rounding decides whether it is open
+        before = by_torch({**found, "act": "Identity"})["y"]
+        found["dy"] = found["dy"] * (before.abs() > 1e-3) * ((before - 6).abs() > 1e-3)
     return found
 
 
@@ -58,11 +69,18 @@ def results(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, y: Tensor,
 
 
 def by_kernel(case: dict) -> dict:
-    from percentmatch.models.fused_norm import norm_act
+    from percentmatch.models.fused_norm import forked_relu, norm_act
 
     norm, x, residual = prepared(case)
-    first, second = norm_act(norm, x, residual, relu=case["relu"])
-    return results(norm, x, residual, 0.75 * first + 0.25 * second if case["forked"] else first, case["dy"])
+    act = getattr(nn, case["act"])
+    if case["forked"]:
+        first, second = forked_relu(norm, x, residual)
+        y = 0.75 * first + 0.25 * second
+    elif act in ACTS:
+        y = norm_act(norm, x, residual, act=ACTS[act])
+    else:
+        y = act(inplace=True)(norm_act(norm, x, residual))
+    return results(norm, x, residual, y, case["dy"])
 
 
 def by_torch(case: dict) -> dict:
@@ -71,7 +89,7 @@ def by_torch(case: dict) -> dict:
     norm, x, residual = prepared(case)
     y = norm(x)
     y = y if residual is None else y + residual
-    return results(norm, x, residual, F.relu(y) if case["relu"] else y, case["dy"])
+    return results(norm, x, residual, getattr(nn, case["act"])()(y), case["dy"])
 
 
 def agree(mine: dict, theirs: dict, **tolerance: float) -> None:
@@ -85,20 +103,23 @@ def agree(mine: dict, theirs: dict, **tolerance: float) -> None:
 
 
 @pytest.mark.parametrize(
-    ("shape", "added", "relu", "forked"),
+    ("shape", "added", "act", "forked"),
     [
-        ((3, 5, 7, 6), False, True, True),
-        ((2, 70, 9, 5), True, True, True),
-        pytest.param((4, 64, 20, 20), False, False, False, marks=pytest.mark.slow),
-        pytest.param((1, 3, 1, 2), True, True, False, marks=pytest.mark.slow),
-        pytest.param((9, 4, 40, 40), True, False, True, marks=pytest.mark.slow),
+        ((3, 5, 7, 6), False, nn.ReLU, True),
+        ((2, 70, 9, 5), True, nn.ReLU, True),
+        ((2, 24, 6, 7), False, nn.ReLU6, False),
+        ((2, 5, 6, 7), False, nn.SiLU, False),
+        pytest.param((2, 5, 6, 7), True, nn.ReLU6, False, marks=pytest.mark.slow),
+        pytest.param((4, 64, 20, 20), False, nn.Identity, False, marks=pytest.mark.slow),
+        pytest.param((1, 3, 1, 2), True, nn.ReLU, False, marks=pytest.mark.slow),
+        pytest.param((9, 4, 40, 40), True, nn.Identity, False, marks=pytest.mark.slow),
     ],
 )
 def test_kernel_equals_torch_in_the_interpreter(
-    shape: tuple, added: bool, relu: bool, forked: bool, tmp_path: Path
+    shape: tuple, added: bool, act: Act, forked: bool, tmp_path: Path
 ) -> None:
     pytest.importorskip("triton")
-    torch.save(case(shape, added=added, relu=relu, forked=forked), tmp_path / "case.pt")
+    torch.save(case(shape, added=added, act=act, forked=forked), tmp_path / "case.pt")
     command = [sys.executable, "-c", SCRIPT, str(tmp_path / "case.pt"), str(tmp_path / "out.pt")]
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
     subprocess.run(command, check=True, timeout=300, env=env)
@@ -108,21 +129,29 @@ def test_kernel_equals_torch_in_the_interpreter(
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize(("added", "forked"), [(False, False), (True, False), (True, True)])
-@pytest.mark.parametrize("relu", [False, True])
+@pytest.mark.parametrize(
+    ("added", "act", "forked"),
+    [
+        *((added, act, False) for added in (False, True) for act in (nn.Identity, nn.ReLU, nn.ReLU6)),
+        (False, nn.SiLU, False),
+        (True, nn.ReLU, True),
+    ],
+)
 @pytest.mark.parametrize("shape", [(36, 64, 56, 56), (9, 2048, 7, 7), (5, 67, 13, 11)])
-def test_kernel_equals_torch_on_a_gpu(shape: tuple, added: bool, relu: bool, forked: bool) -> None:
+def test_kernel_equals_torch_on_a_gpu(shape: tuple, added: bool, act: Act, forked: bool) -> None:
     one = {
         key: value.cuda() if isinstance(value, Tensor) else value
-        for key, value in case(shape, added=added, relu=relu, forked=forked).items()
+        for key, value in case(shape, added=added, act=act, forked=forked).items()
     }
     agree(by_kernel(one), by_torch(one), rtol=1e-3, atol=1e-3)
 
 
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
-@pytest.mark.parametrize("backbone", ["resnet18", "resnet50"])
-def test_a_quickened_resnet_learns_the_same_on_a_gpu(backbone: str) -> None:
+@pytest.mark.parametrize(
+    "backbone", ["resnet18", "resnet50", "seresnet50", "tf_efficientnet_lite0", "mobilenetv3_small_100"]
+)
+def test_a_quickened_network_learns_the_same_on_a_gpu(backbone: str) -> None:
     """In float32 the gradients agree; in bfloat16 they are no further from float32 than torch's own."""
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
     torch.manual_seed(0)
@@ -221,11 +250,26 @@ def test_the_same_names_and_on_a_cpu_the_same_numbers(backbone: str) -> None:
     torch.testing.assert_close(model.eval()(images), model(images))
 
 
-@pytest.mark.parametrize("backbone", ["seresnet50", "ecaresnet26t", "convnext_atto"])
-def test_blocks_with_more_in_them_are_left_alone(backbone: str) -> None:
+@pytest.mark.parametrize(
+    ("backbone", "norm"),
+    [
+        ("seresnet50", QuickNorm),
+        ("ecaresnet26t", QuickNorm),
+        ("tf_efficientnet_lite0", QuickNormAct),
+        ("convnext_atto", None),
+    ],
+)
+def test_of_other_blocks_only_the_norms_are_swapped(backbone: str, norm: type | None) -> None:
+    pytest.importorskip("triton")
+    torch.manual_seed(0)
     model = build_classifier(backbone, num_classes=3, head="linear", image_size=64)
-    kinds = [type(module) for module in quicken(model, torch.device("cuda")).modules()]
-    assert not {QuickBottleneck, QuickBasicBlock} & set(kinds)
+    names, images = list(model.state_dict()), torch.randn(2, 3, 64, 64)
+    before = model.eval()(images)
+    kinds = {type(module) for module in quicken(model, torch.device("cuda")).modules()}
+    assert not {QuickBottleneck, QuickBasicBlock, nn.BatchNorm2d, timm.layers.BatchNormAct2d} & kinds
+    assert norm is None or norm in kinds
+    assert list(model.state_dict()) == names
+    torch.testing.assert_close(model(images), before)
 
 
 def test_on_a_cpu_nothing_is_swapped() -> None:

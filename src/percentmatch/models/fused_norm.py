@@ -1,4 +1,4 @@
-"""Batch normalisation with residual addition and ReLU in few passes over channels-last memory, for training on a GPU.
+"""Batch normalisation with residual addition and ReLU or ReLU6 in few passes over channels-last memory, for a GPU.
 
 torch's own kernels for bfloat16 read a ResNet's activations at an eighth of the memory's speed and leave addition and
 ReLU to further passes. Here the forward pass reads them twice and writes once, the backward pass reads input and
@@ -13,10 +13,19 @@ import triton
 import triton.language as tl
 from torch import Tensor, nn
 
-Forked = tuple[Tensor, Tensor]
 TILE = 4096  # numbers a program handles at a time
 PROGRAMS = 1056  # of those that sum: about eight for each multiprocessor of a large GPU
 FEW = 16  # channels a program finishes
+NONE, RELU, RELU6 = 0, 1, 2  # what follows, if anything
+
+
+@triton.jit
+def _open(value, act: tl.constexpr):
+    """Where the activation lets a gradient through."""
+    found = value > 0
+    if act == 2:
+        found = found & (value < 6)
+    return found
 
 
 @triton.jit
@@ -81,7 +90,7 @@ def _affine(moments, weight, bias, c, there, channels):
 @triton.jit
 def _normalise(
     x, residual, y, moments, weight, bias, rows, channels,
-    added: tl.constexpr, relu: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
+    added: tl.constexpr, act: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
 ):  # fmt: skip
     r = tl.program_id(0) * block_r + tl.arange(0, block_r)
     c = tl.program_id(1) * block_c + tl.arange(0, block_c)
@@ -92,15 +101,17 @@ def _normalise(
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32) * scale[None, :] + shift[None, :]
     if added:
         value += tl.load(residual + at, mask=mask, other=0.0).to(tl.float32)
-    if relu:
+    if act:
         value = tl.maximum(value, 0.0)
+    if act == 2:
+        value = tl.minimum(value, 6.0)
     tl.store(y + at, value.to(y.dtype.element_ty), mask=mask)
 
 
 @triton.jit
 def _backward_sums(
     dy, more, y, x, before, moments, weight, bias, sums, rows, channels, per_chunk,
-    added: tl.constexpr, relu: tl.constexpr, forked: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
+    added: tl.constexpr, act: tl.constexpr, forked: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
 ):  # fmt: skip
     """Sums of the gradient and of gradient x normalised input over a chunk of rows: sums (chunks, 2, c).
 
@@ -124,11 +135,11 @@ def _backward_sums(
         if forked:
             grad += tl.load(more + at, mask=mask, other=0.0).to(tl.float32)
         if added:
-            if relu:
-                grad = tl.where(tl.load(y + at, mask=mask, other=0.0) > 0, grad, 0.0)
+            if act:
+                grad = tl.where(_open(tl.load(y + at, mask=mask, other=0.0), act), grad, 0.0)
             tl.store(before + at, grad.to(before.dtype.element_ty), mask=mask)
-        elif relu:
-            grad = tl.where(value * scale[None, :] + shift[None, :] > 0, grad, 0.0)
+        elif act:
+            grad = tl.where(_open(value * scale[None, :] + shift[None, :], act), grad, 0.0)
         total += grad
         product += grad * ((value - mean[None, :]) * rstd[None, :])
     tl.store(sums + (chunk * 2) * channels + c, tl.sum(total, axis=0), mask=there)
@@ -148,9 +159,9 @@ def _sum_chunks(sums, grads, channels, chunks, block_c: tl.constexpr):
 @triton.jit
 def _backward(
     dy, x, dx, moments, weight, bias, grads, rows, channels,
-    closes: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
+    act: tl.constexpr, block_r: tl.constexpr, block_c: tl.constexpr,
 ):  # fmt: skip
-    """The input's gradient. With `closes` the ReLU is worked out again from the input; else `dy` is from before it."""
+    """The input's gradient. An activation is worked out again from the input; without one `dy` is from before it."""
     r = tl.program_id(0) * block_r + tl.arange(0, block_r)
     c = tl.program_id(1) * block_c + tl.arange(0, block_c)
     there = c < channels
@@ -162,8 +173,8 @@ def _backward(
     mean_product = tl.load(grads + channels + c, mask=there, other=0.0) / rows
     value = tl.load(x + at, mask=mask, other=0.0).to(tl.float32)
     grad = tl.load(dy + at, mask=mask, other=0.0).to(tl.float32)
-    if closes:
-        grad = tl.where(value * scale[None, :] + shift[None, :] > 0, grad, 0.0)
+    if act:
+        grad = tl.where(_open(value * scale[None, :] + shift[None, :], act), grad, 0.0)
     value = (value - mean[None, :]) * rstd[None, :]
     found = scale[None, :] * (grad - mean_grad[None, :] - value * mean_product[None, :])
     tl.store(dx + at, found.to(dx.dtype.element_ty), mask=mask)
@@ -183,7 +194,7 @@ def _shape(x: Tensor) -> tuple[int, int, int, int, int, int, int]:
 
 class _NormAct(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x, residual, weight, bias, running_mean, running_var, momentum, eps, relu):
+    def forward(ctx: Any, x, residual, weight, bias, running_mean, running_var, momentum, eps, act, forks):
         x = x.contiguous(memory_format=torch.channels_last)
         rows, channels, block_r, block_c, columns, per_chunk, chunks = _shape(x)
         blocks = {"block_r": block_r, "block_c": block_c}
@@ -198,18 +209,18 @@ class _NormAct(torch.autograd.Function):
         if added:
             residual = residual.contiguous(memory_format=torch.channels_last)
         grid = (triton.cdiv(rows, block_r), columns)  # only the first axis may be long
-        _normalise[grid](x, residual, y, moments, weight, bias, rows, channels, added=added, relu=relu, **blocks)
-        ctx.save_for_backward(x, y if relu and added else None, moments, weight, bias)
-        ctx.added, ctx.relu = added, relu
+        _normalise[grid](x, residual, y, moments, weight, bias, rows, channels, added=added, act=act, **blocks)
+        ctx.save_for_backward(x, y if act and added else None, moments, weight, bias)
+        ctx.added, ctx.act = added, act
         ctx.set_materialize_grads(False)
-        return y, y.view_as(y)
+        return (y, y.view_as(y)) if forks else y
 
     @staticmethod
-    def backward(ctx: Any, dy, more):
+    def backward(ctx: Any, dy, more=None):
         x, y, moments, weight, bias = ctx.saved_tensors
         there = [each.contiguous(memory_format=torch.channels_last) for each in (dy, more) if each is not None]
         if not there:
-            return (None,) * 9
+            return (None,) * 10
         dy, more = there[0], there[1] if len(there) == 2 else None
         if more is not None and not ctx.added:
             dy, more = dy + more, None
@@ -219,23 +230,29 @@ class _NormAct(torch.autograd.Function):
         grads = x.new_empty(2, channels, dtype=torch.float32)
         before = torch.empty_like(x) if ctx.added else None
         affine = moments, weight, bias
-        flags = {"added": ctx.added, "relu": ctx.relu, "forked": more is not None}
+        flags = {"added": ctx.added, "act": ctx.act, "forked": more is not None}
         _backward_sums[(columns, chunks)](
             dy, more, y, x, before, *affine, sums, rows, channels, per_chunk, **flags, **blocks
         )
         _sum_chunks[(triton.cdiv(channels, FEW),)](sums, grads, channels, chunks, block_c=FEW)
         dx = torch.empty_like(x)
         grid = (triton.cdiv(rows, block_r), columns)  # only the first axis may be long
-        dy, closes = (before, False) if ctx.added else (dy, ctx.relu)
-        _backward[grid](dy, x, dx, *affine, grads, rows, channels, closes=closes, **blocks)
-        return dx, before, grads[1], grads[0], None, None, None, None, None
+        dy, act = (before, NONE) if ctx.added else (dy, ctx.act)
+        _backward[grid](dy, x, dx, *affine, grads, rows, channels, act=act, **blocks)
+        return dx, before, grads[1], grads[0], *(None,) * 6
 
 
-def norm_act(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, *, relu: bool = True) -> Forked:
-    """relu(norm(x) + residual) in training, with the running statistics moved in place.
+def norm_act(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, *, act: int = NONE) -> Tensor:
+    """act(norm(x) + residual) in training, with the running statistics moved in place."""
+    return _apply(norm, x, residual, act, forks=False)
 
-    It comes twice: two readers that take one each have their gradients added in this function's own backward pass.
-    """
+
+def forked_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """The same with a ReLU, twice: two readers that take one each have their gradients added in its backward pass."""
+    return _apply(norm, x, residual, RELU, forks=True)
+
+
+def _apply(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, act: int, *, forks: bool) -> Any:
     norm.num_batches_tracked.add_(1)
     moving = norm.running_mean, norm.running_var, norm.momentum, norm.eps
-    return _NormAct.apply(x, residual, norm.weight, norm.bias, *moving, relu)
+    return _NormAct.apply(x, residual, norm.weight, norm.bias, *moving, act, forks)

@@ -1,10 +1,12 @@
-"""The same network, trained faster on a GPU: ResNets with normalisation, addition and ReLU in one kernel."""
+"""The same network, trained faster on a GPU: normalisation, addition and ReLU in one kernel."""
 
 from functools import lru_cache
 from itertools import pairwise
+from types import SimpleNamespace
 from typing import Any
 
 import torch
+from timm.layers import BatchNormAct2d
 from timm.models.resnet import BasicBlock, Bottleneck, ResNet
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -13,30 +15,35 @@ from percentmatch.models.classifier import Classifier
 
 
 @lru_cache(maxsize=1)
-def _kernels() -> tuple[Any, Any]:
-    """`fused_norm.norm_act` and `fused_pool.max_pool`, or twice None without triton."""
+def _kernels() -> Any:
+    """The kernels of this package by name, or none without triton."""
     try:
-        from percentmatch.models.fused_norm import norm_act
-        from percentmatch.models.fused_pool import max_pool
+        from percentmatch.models import fused_norm, fused_pool
     except ImportError:
-        return None, None
-    return norm_act, max_pool
+        return None
+    return SimpleNamespace(
+        norm_act=fused_norm.norm_act, forked_relu=fused_norm.forked_relu, max_pool=fused_pool.max_pool
+    )
 
 
-def forked(norm: Any, x: Tensor, residual: Tensor | None = None, *, relu: bool = True) -> tuple[Tensor, Tensor]:
+def _here(layer: nn.Module, x: Tensor) -> Any:
+    """The kernels, where a layer trains on a GPU."""
+    return _kernels() if layer.training and x.is_cuda else None
+
+
+def forked(norm: Any, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """relu(norm(x) + residual) of an nn.BatchNorm2d, twice; by one kernel where it trains on a GPU."""
-    kernel = _kernels()[0] if norm.training and x.is_cuda else None
-    if kernel:
-        return kernel(norm, x, residual, relu=relu)
+    if kernels := _here(norm, x):
+        return kernels.forked_relu(norm, x, residual)
     y = nn.BatchNorm2d.forward(norm, x)
-    y = y if residual is None else y + residual
-    y = F.relu(y) if relu else y
+    y = F.relu(y if residual is None else y + residual)
     return y, y
 
 
 class QuickNorm(nn.BatchNorm2d):
     def forward(self, input: Tensor) -> Tensor:
-        return forked(self, input, relu=False)[0]
+        kernels = _here(self, input)
+        return kernels.norm_act(self, input) if kernels else super().forward(input)
 
 
 class QuickNormRelu(nn.BatchNorm2d):
@@ -46,9 +53,23 @@ class QuickNormRelu(nn.BatchNorm2d):
         return forked(self, input)[0]
 
 
+ACTS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.ReLU: 1, nn.ReLU6: 2}  # as `fused_norm` numbers them
+
+
+class QuickNormAct(BatchNormAct2d):
+    """timm's, with its activation in the same kernel if that is a ReLU or ReLU6, else after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels, act = _here(self, x), ACTS.get(type(self.act))
+        if not kernels:
+            return super().forward(x)
+        return self.act(kernels.norm_act(self, x)) if act is None else kernels.norm_act(self, x, act=act)
+
+
 class QuickPool(nn.MaxPool2d):
     def forward(self, input: Tensor) -> Tensor:
-        return _kernels()[1](input) if self.training and input.is_cuda else super().forward(input)
+        kernels = _here(self, input)
+        return kernels.max_pool(input) if kernels else super().forward(input)
 
 
 class _Block:
@@ -80,24 +101,33 @@ QUICK: dict[type[nn.Module], type[nn.Module]] = {BasicBlock: QuickBasicBlock, Bo
 
 
 def quicken(model: Classifier, device: torch.device) -> Classifier:
-    """The same model, parameters and names, in place; unchanged on a CPU and where it is no plain ResNet."""
+    """The same model, parameters and names, in place; unchanged on a CPU."""
     backbone = model.backbone
-    if device.type != "cuda" or not _kernels()[0] or type(backbone) is not ResNet:
+    if device.type != "cuda" or not _kernels():
         return model
+    if type(backbone) is ResNet:
+        _quicken_resnet(backbone)
+    for module in backbone.modules():
+        if type(module) is nn.BatchNorm2d and _learns(module):
+            module.__class__ = QuickNorm
+        elif type(module) is BatchNormAct2d and _learns(module) and type(module.drop) is nn.Identity:
+            module.__class__ = QuickNormAct
+    return model
+
+
+def _quicken_resnet(backbone: Any) -> None:
+    """Blocks whose norms also add the shortcut, and the first pooling."""
     blocks: list[Any] = [module for module in backbone.modules() if type(module) in QUICK]
     for block in blocks:
         if _plain(block):
             block.__class__ = QUICK[type(block)]
-        if block.downsample is not None and _learns(block.downsample[-1]):
-            block.downsample[-1].__class__ = QuickNorm
     for block, following in pairwise(blocks):  # in the order of the forward pass
         block.forks = isinstance(block, _Block) and isinstance(following, _Block)
-    if _learns(backbone.bn1) and type(backbone.act1) is nn.ReLU:
+    if type(backbone.bn1) is nn.BatchNorm2d and _learns(backbone.bn1) and type(backbone.act1) is nn.ReLU:
         backbone.bn1.__class__, backbone.act1 = QuickNormRelu, nn.Identity()
     pool = backbone.maxpool
     if type(pool) is nn.MaxPool2d and (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (3, 2, 1, 1):
         pool.__class__ = QuickPool
-    return model
 
 
 def _plain(block: Any) -> bool:
@@ -106,13 +136,13 @@ def _plain(block: Any) -> bool:
     acts = [block.act1, block.act2, *([block.act3] if isinstance(block, Bottleneck) else [])]
     extras = (block.se, block.drop_path)
     return (
-        all(_learns(norm) for norm in {block.bn1, block.bn2, last})
+        all(type(norm) is nn.BatchNorm2d and _learns(norm) for norm in {block.bn1, block.bn2, last})
         and all(type(act) is nn.ReLU for act in acts)
         and all(extra is None for extra in extras)
         and all(type(extra) is nn.Identity for extra in (block.drop_block, block.aa))
     )
 
 
-def _learns(norm: nn.Module) -> bool:
-    """Whether it is torch's own, with weights and moving statistics."""
-    return type(norm) is nn.BatchNorm2d and norm.affine and norm.track_running_stats and norm.momentum is not None
+def _learns(norm: Any) -> bool:
+    """Whether it has weights and moving statistics."""
+    return norm.affine and norm.track_running_stats and norm.momentum is not None
