@@ -345,15 +345,20 @@ def voc_cpu_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
-    """Validation mAP over the steps, and what guessing would give: the mean prevalence."""
+def _pyplot() -> Any:
+    """matplotlib for SVG files that are the same every time."""
     import matplotlib
 
     matplotlib.use("svg")
     matplotlib.rcParams["svg.hashsalt"] = "percentmatch"
     from matplotlib import pyplot
 
-    curve = results["run"]["curve"]
+    return pyplot
+
+
+def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
+    """Validation mAP over the steps, and what guessing would give: the mean prevalence."""
+    pyplot, curve = _pyplot(), results["run"]["curve"]
     classes = results["run"]["validation"]["ema"]["classes"].values()
     guess = statistics.mean(row["positives"] / (row["positives"] + row["negatives"]) for row in classes)
     figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
@@ -364,6 +369,30 @@ def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
     )
     axes.set(xlabel="step", ylabel="validation mAP, %", ylim=(0, None), xlim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
+    figure.savefig(file, metadata={"Date": None})
+    pyplot.close(figure)
+
+
+def pseudo_label_figure(results: dict[str, Any], file: Path) -> None:
+    """For each class, how many positive pseudo-labels are right and how many positives are found, over the steps."""
+    pyplot, labeled = _pyplot(), _with_pseudo_labels(results)
+    names = list(results["runs"][0]["test"]["ema"]["classes"])
+    figure, grid = pyplot.subplots(4, 5, figsize=(10, 7), layout="constrained", sharex=True, sharey=True)
+    for place, (name, axes) in enumerate(zip(names, grid.flat, strict=True)):
+        for (count, runs), color in zip(labeled.items(), ("#1f6f8b", "#d1495b"), strict=True):
+            rows = list(zip(*(run["training"] for run in runs), strict=True))  # of all runs, step by step
+            sums = [[sum(row["classes"][key][place] for row in each) for key in PSEUDO[:3]] for each in rows]
+            steps = [each[0]["step"] for each in rows]
+            right = [100 * a / b if b else None for a, b, _ in sums]
+            found = [100 * a / b if b else None for a, _, b in sums]
+            axes.plot(steps, right, color=color, label=f"right, {count:,.0f} labels")
+            axes.plot(steps, found, color=color, linestyle="--", label=f"found, {count:,.0f} labels")
+        axes.set_title(name, fontsize=9)
+        axes.set(ylim=(0, 100))
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
+    figure.supxlabel("step")
+    figure.supylabel("positive pseudo-labels, %")
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
 
@@ -527,7 +556,8 @@ def main() -> None:
         fill(ROOT / file, "voc_same_data", track_table(same_data))
     fill(ROOT / "docs/voc.md", "voc_pseudo_labels", pseudo_label_table(same_data))
     fill(ROOT / "docs/voc.md", "voc_class_gain", class_gain_table(same_data))
-    for name in ("pretrained_tuning",):
+    pseudo_label_figure(same_data, ROOT / "docs/voc_pseudo_labels.svg")
+    for name in ("pretrained_tuning", "cpu_learning_rate"):
         tuned = json.loads((ROOT / f"results/voc2007/{name}.json").read_text())
         fill(ROOT / "docs/experiments.md", f"voc_{name}", grid_tuning_table(tuned))
     voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")

@@ -170,6 +170,11 @@ def test_there_is_no_page_without_a_method() -> None:
             "voc_pretrained_tuning",
             lambda: tables.grid_tuning_table(results("voc2007/pretrained_tuning")),
         ),
+        (
+            "docs/experiments.md",
+            "voc_cpu_learning_rate",
+            lambda: tables.grid_tuning_table(results("voc2007/cpu_learning_rate")),
+        ),
         ("docs/many-classes.md", "classes", lambda: tables.classes_table(results("classes"))),
         ("SECURITY.md", "fuzz", lambda: tables.fuzz_table(results("fuzz"))),
         ("docs/reliability.md", "faults", lambda: tables.faults_table(results("faults"))),

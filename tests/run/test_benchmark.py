@@ -47,6 +47,14 @@ def test_the_grids_for_voc_plan_their_runs(name: str, runs: int, tmp_path: Path)
     assert len({p.warm.name for p in plan if p.warm}) == {"same_data": 3, "ablations": 1}.get(name, 0)
 
 
+@pytest.mark.parametrize(("name", "runs"), [("pretrained_tuning", 22), ("remedies", 10), ("cpu_pretrained", 3 * 2 * 3)])
+def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, runs: int, tmp_path: Path) -> None:
+    plan = benchmark.read_grid(Path(__file__).parents[2] / f"benchmarks/voc2007_{name}.yaml", {"root": str(tmp_path)})
+    assert len(plan) == runs
+    assert all(p.config.official_validation for p in plan)
+    assert all(p.warm.settings.official_validation for p in plan if p.warm)  # nor does it see that half
+
+
 def test_another_method_leaves_the_options_of_the_preset_behind(tmp_path: Path) -> None:
     file = tmp_path / "grid.yaml"
     file.write_text("preset: voc2007-best\nruns: {a: {}, b: {method: supervised}, c: {options: {loss: asl}}}")
