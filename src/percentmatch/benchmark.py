@@ -1,29 +1,26 @@
 """A grid of runs from one file: methods x settings x seeds, resumable, with one results file."""
 
+import fnmatch
 import itertools
 import math
 import os
 import re
 import statistics
 import time
-from collections.abc import Generator, Iterator, Mapping
+from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
-
 from percentmatch.checkpoint import read_json, write_json
 from percentmatch.config import Config, DataSettings, PretrainSettings, flat, merge
-from percentmatch.errors import UserError, did_you_mean, visible
+from percentmatch.errors import UserError, did_you_mean
 from percentmatch.methods import checked_options
 from percentmatch.presets import PRESETS, preset_values
 from percentmatch.pretrain import pretrain
 from percentmatch.run_folder import RunFolder, read_yaml
-from percentmatch.show import percent
+from percentmatch.show import cell, figures, percent, show
 from percentmatch.train import train
 from percentmatch.warm_folder import WarmFolder
 
@@ -183,14 +180,20 @@ def _named(source: str) -> Generator[None]:
         raise UserError(f"{source}: {error}") from error
 
 
-def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf) -> dict[str, Any]:
+def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only: Sequence[str] = ()) -> dict[str, Any]:
     """Train what is not trained yet, one run after the other, and write results.json after each.
 
-    Runs that are finished are collected first. The first run begins at once, a further one only if the longest so far
+    With `only`, patterns such as "*-seed1", others than the runs whose names match one are not begun. Runs that are
+    finished are collected first. The first run begins at once, a further one only if the longest so far
     would end within `minutes`. A warm start is made before the first run that needs it.
     """
     if not minutes > 0:
         raise UserError(f"--minutes must be above 0, not {minutes:g}")
+    for pattern in only:
+        if not fnmatch.filter([planned.name for planned in plan], pattern):
+            raise UserError(
+                f"--only {pattern}: no run has such a name; the first is '{plan[0].name}', and * stands for any"
+            )
     began, longest, warmest, left = time.monotonic(), 0.0, 0.0, 0
     plan = [_from_warm_start(planned, out) for planned in plan]
     folders = {planned.name: RunFolder(out / planned.name) for planned in plan}
@@ -207,7 +210,7 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf) -> di
                 done[planned.name] = summary(folder, planned.group, warm.get(planned.name))
     for planned in plan:
         folder, started = folders[planned.name], time.monotonic()
-        if planned.name in done:
+        if planned.name in done or (only and not any(fnmatch.fnmatch(planned.name, each) for each in only)):
             continue
         cold = planned.warm and not warm[planned.name].result.exists()
         if (longest or warmest) and started - began + longest + (warmest if cold else 0) > 60 * minutes:
@@ -276,10 +279,7 @@ def show_grid(results: dict[str, Any]) -> None:
     """Mean and standard deviation over the seeds of each group."""
     runs = results["runs"]
     parts = [part for part in ("validation", "test") if any(part in run for run in runs)]
-    table = Table("run", "seeds", box=None)
-    for column in (f"{part} {name}" for part in parts for name in ("mAP", "AUC")):
-        table.add_column(column, justify="right")
-    table.add_column("minutes", justify="right")
+    table = figures("run", "seeds", *(f"{part}\n{name}" for part in parts for name in ("mAP", "AUC")), "minutes")
     for group in dict.fromkeys(run["group"] for run in runs):
         mine = [run for run in runs if run["group"] == group]
         cells = [
@@ -288,8 +288,8 @@ def show_grid(results: dict[str, Any]) -> None:
             for name in ("mAP", "AUC")
         ]
         minutes = statistics.mean(run["minutes"] for run in mine)
-        table.add_row(escape(visible(group)), ",".join(str(run["seed"]) for run in mine), *cells, f"{minutes:.1f}")
-    Console().print(table)
+        table.add_row(cell(group), ",".join(str(run["seed"]) for run in mine), *cells, f"{minutes:.1f}")
+    show(table)
     if warm := [run["warm_start_minutes"] for run in runs if "warm_start_minutes" in run]:
         print(f"the minutes are without the warm starts, which took {statistics.mean(warm):.1f} each")
 
@@ -298,4 +298,4 @@ def _spread(values: list[float | None]) -> str:
     there = [value for value in values if value is not None]
     if len(there) < 2:
         return percent(there[0]) if there else "n/a"
-    return f"{percent(statistics.mean(there))} ± {percent(statistics.stdev(there))}"
+    return f"{100 * statistics.mean(there):.1f} ± {100 * statistics.stdev(there):.1f}"

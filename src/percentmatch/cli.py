@@ -142,6 +142,7 @@ def benchmark(
     *,
     out: Path,
     minutes: float = float("inf"),
+    only: Annotated[list[str] | None, Parameter(negative="")] = None,
     set: Annotated[list[str] | None, Parameter(negative="")] = None,
 ) -> None:
     """Train the grid of runs that a file plans, and write one results file.
@@ -154,12 +155,14 @@ def benchmark(
         Folder of the runs. Finished runs found there are kept, broken ones continued.
     minutes
         Begin no run that would not end within so many; the same command goes on later.
+    only
+        Begin only runs whose names match, such as "*-seed1", so that machines can share a grid; may be repeated.
     set
         NAME=VALUE, a setting for all runs, such as root=/data/coco; may be repeated.
     """
     from percentmatch.benchmark import read_grid, run_grid, show_grid
 
-    show_grid(run_grid(read_grid(file, over_settings(set)), out, minutes=minutes))
+    show_grid(run_grid(read_grid(file, over_settings(set)), out, minutes=minutes, only=only or ()))
     print(f"results  {out / 'results.json'}")
 
 

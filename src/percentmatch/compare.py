@@ -7,21 +7,18 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 from torch import Tensor
 
 from percentmatch.config import Config
 from percentmatch.data import Data
 from percentmatch.data.cache import Progress
 from percentmatch.data.load import print_to_stderr
-from percentmatch.errors import UserError, several, visible
+from percentmatch.errors import UserError, several
 from percentmatch.evaluate import open_run, probabilities
 from percentmatch.methods import options_of
 from percentmatch.report.statistics import RESAMPLES, bootstrap, interval, plain
 from percentmatch.run_folder import MAY_CHANGE, RunFolder
-from percentmatch.show import first
+from percentmatch.show import cell, figures, first, show
 from percentmatch.train import train
 
 LEVEL = 0.95
@@ -170,16 +167,14 @@ def show_comparison(found: Mapping[str, Any]) -> None:
     print(f"A  {run}  ({found['runs'][0]['method']})\nB  {other}  ({found['runs'][1]['method']})")
     if more := [name for name in found["differ"] if name != "method"]:
         print(f"They also differ in {', '.join(more)}.")
-    table = Table("class", box=None)
-    for column in ("positives", "AP of A", "AP of B", "gain", "95% interval", ""):
-        table.add_column(column, justify="right")
+    table = figures("class", "positives", "AP of A", "AP of B", "gain", "95% interval", "")
     for name, row in first(found["classes"]):
         clear = row["finding"] if row["finding"] in ("better", "worse") else ""
-        table.add_row(escape(visible(name)), str(row["positives"]), *_cells(row), clear)
+        table.add_row(cell(name), str(row["positives"]), *_cells(row), clear)
     table.add_section()
     for name in ("mAP", "AUC"):
         table.add_row(name, "", *_cells(found[name]), "")
-    Console().print(table)
+    show(table)
     many = sum(row["interval"] is not None for row in found["classes"].values())
     print(
         f"On {found['num_images']:,} {found['part']} images. If nothing had changed, about {(1 - LEVEL) * many:.1f} of "

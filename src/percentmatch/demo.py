@@ -4,13 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-from rich.table import Table
-
 from percentmatch.config import Config
 from percentmatch.presets import PRESETS
 from percentmatch.run_folder import RunFolder
-from percentmatch.show import percent
+from percentmatch.show import figures, percent, show
 from percentmatch.train import train
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
@@ -29,9 +26,7 @@ def demo_config(method: str, *, seed: int = 0, device: str = "auto") -> Config:
 def run_demo(out: Path, *, seed: int = 0, device: str = "auto") -> dict[str, dict[str, Any]]:
     """Train what is not trained yet, print the table and return the metrics by method."""
     results = {}
-    table = Table("method", box=None)
-    for column in ("mAP", "AUC", "minutes"):
-        table.add_column(column, justify="right")
+    table = figures("method", "mAP", "AUC", "minutes")
     for method in DEMO_METHODS:
         folder = RunFolder(out / f"{method}-seed{seed}")
         config = demo_config(method, seed=seed, device=device)
@@ -39,6 +34,6 @@ def run_demo(out: Path, *, seed: int = 0, device: str = "auto") -> dict[str, dic
         score = metrics["test"]["ema"]
         table.add_row(method, percent(score["mAP"]), percent(score["AUC"]), f"{metrics['minutes']:.1f}")
     print(f"\nMade-up scenes, {config.labeled:.0f} labeled images, scores on test images:\n")
-    Console().print(table)
+    show(table)
     print(f"\nRun folders: {out}/<method>-seed{seed}")
     return results

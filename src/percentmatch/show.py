@@ -1,5 +1,6 @@
 """Tables for the terminal."""
 
+import sys
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from percentmatch.errors import several, visible
 from percentmatch.methods import METHODS, method_row, options_of
 
 MOST_ROWS = 1000
+WIDE = 160  # columns of a table that goes to a file or another program
 
 
 def percent(value: float | None) -> str:
@@ -21,11 +23,24 @@ def cell(name: str) -> str:
     return escape(visible(name))
 
 
+def figures(name: str, *columns: str) -> Table:
+    """An empty table of names, which are never cut since they tell rows apart, and figures."""
+    table = Table(box=None, padding=(0, 2, 0, 0))
+    table.add_column(name, overflow="fold")
+    for column in columns:
+        table.add_column(column, justify="right", no_wrap=True)
+    return table
+
+
+def show(table: Table) -> None:
+    Console(width=None if sys.stdout.isatty() else WIDE).print(table)
+
+
 def show_methods() -> None:
     table = Table("method", "what it does", box=None)
     for name, row in METHODS.items():
         table.add_row(name, row.summary)
-    Console().print(table)
+    show(table)
     print("\nOptions of one: percentmatch methods NAME")
 
 
@@ -36,7 +51,7 @@ def show_method(name: str) -> None:
     for option in options_of(name).values():
         choices = f" [{' | '.join(option.choices)}]" if option.choices else ""
         table.add_row(option.name, str(option.default), option.help + choices.replace("[", "\\["))
-    Console().print(table)
+    show(table)
     print("\nSet one with --option NAME=VALUE, or under `options:` in a config file.")
 
 
@@ -48,15 +63,13 @@ def first(classes: dict[str, Any]) -> list[tuple[str, Any]]:
 
 
 def show_scores(scores: dict[str, Any]) -> None:
-    table = Table("class", box=None)
-    for column in ("AP", "AUC", "11-point AP", "positives"):
-        table.add_column(column, justify="right")
+    table = figures("class", "AP", "AUC", "11-point AP", "positives")
     for name, row in first(scores["classes"]):
         values = (percent(row[key]) for key in ("AP", "AUC", "AP_11point"))
         table.add_row(cell(name), *values, str(row["positives"]))
     table.add_section()
     table.add_row("mean", *(percent(scores[key]) for key in ("mAP", "AUC", "mAP_11point")), "")
-    Console().print(table)
+    show(table)
     if "accuracy" in scores:
         print(f"Accuracy {percent(scores['accuracy'])}")
     if counted := scores.get("difficult_as_positive"):
@@ -76,13 +89,11 @@ def show_decisions(summary: dict[str, Any]) -> None:
     print(f"calibration error (ECE) {before:.4f} before, {after:.4f} after, on {errors['num_images']} images")
     if "classes" not in decisions:
         return
-    table = Table("class", box=None)
-    for column in ("positives", "threshold", "precision", "recall", "F1"):
-        table.add_column(column, justify="right")
+    table = figures("class", "positives", "threshold", "precision", "recall", "F1")
     for name, row in first(decisions["classes"]):
         reached = (percent(row[key]) for key in ("precision", "recall", "F1"))
         table.add_row(cell(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
-    Console().print(table)
+    show(table)
     print(f"Thresholds for {'the best F1' if decisions['aim'] == 'F1' else decisions['aim']}")
     notes = {
         "missed": "Not reached, so the nearest is taken",
@@ -101,13 +112,11 @@ def show_stats(facts: dict[str, Any]) -> None:
     print(f"{facts['images']:,} images{parts}, {facts['labeled_images']:,} with labels")
     for name, key in (("labels an image", "cardinality"), ("most over least frequent class", "imbalance_ratio")):
         print(f"{name}: {facts[key]:.3f}" if facts[key] is not None else f"{name}: n/a")
-    table = Table("class", box=None)
-    for column in ("prevalence, %", "positives", "negatives", "difficult", "unknown"):
-        table.add_column(column, justify="right")
+    table = figures("class", "prevalence, %", "positives", "negatives", "difficult", "unknown")
     for name, row in first(facts["classes"]):
         counts = (f"{row[key]:,}" for key in ("positives", "negatives", "difficult", "unknown"))
         table.add_row(cell(name), percent(row["prevalence"]), *counts)
-    Console().print(table)
+    show(table)
     names, together = list(facts["classes"]), facts["co_occurrence"]
     if together is None:  # too many classes
         return

@@ -7,8 +7,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
-from rich.table import Table as Printed
 from torch import Tensor
 from torch.nn import functional as F
 
@@ -26,7 +24,7 @@ from percentmatch.errors import UserError
 from percentmatch.evaluate import BATCH, logits
 from percentmatch.models import Card, Classifier, load_classifier
 from percentmatch.run_folder import RunFolder
-from percentmatch.show import cell, first, percent
+from percentmatch.show import cell, figures, first, percent, show
 
 CANDIDATES = 3  # for each image asked for, among which those are chosen that differ
 LEAST_WEAKNESS = 0.05  # of a class with a perfect AP
@@ -199,10 +197,8 @@ def _named(ids: list[str], config: Config) -> list[str]:
 
 def show_suggestions(summary: dict[str, Any]) -> None:
     """What the list aims at, class by class."""
-    table = Printed("class", box=None)
-    for column in ("validation AP", "positives: labeled", "expected in list", "in random list"):
-        table.add_column(column, justify="right")
+    table = figures("class", "validation\nAP", "positives:\nlabeled", "expected\nin list", "in a random\nlist")
     for name, row in first(summary["classes"]):
         expected = (f"{row[key]:.1f}" for key in ("expected", "at_random"))
         table.add_row(cell(name), percent(row["AP"]), str(row["labeled"]), *expected)
-    Console().print(table)
+    show(table)

@@ -55,6 +55,14 @@ def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, runs
     assert all(p.warm.settings.official_validation for p in plan if p.warm)  # nor does it see that half
 
 
+def test_the_grid_of_the_docs(tmp_path: Path) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "grids.md").read_text()
+    (tmp_path / "grid.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
+    plan = benchmark.read_grid(tmp_path / "grid.yaml")
+    assert len(plan) == 3 * 2 * 3
+    assert "soft targets-labeled=100-seed1" in {planned.name for planned in plan}
+
+
 def test_another_method_leaves_the_options_of_the_preset_behind(tmp_path: Path) -> None:
     file = tmp_path / "grid.yaml"
     file.write_text("preset: voc2007-best\nruns: {a: {}, b: {method: supervised}, c: {options: {loss: asl}}}")
@@ -77,6 +85,19 @@ def test_results_hold_the_pseudo_labels_over_time(grid: Path) -> None:
         for name in ("positives_true", "negatives_right"):
             assert row["classes"][name] == pytest.approx(logged[row["step"]]["classes"][name], abs=1e-4)
     assert all(sum(row["classes"]["positives_true"]) > 0 for row in run["training"])
+
+
+def test_a_part_of_a_grid(grid: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Another part adds to the results; the parts together are the grid."""
+    call(grid, "--only", "*-seed1")
+    assert collected(grid.parent) == [row for row in ROWS if row[1] == 1]
+    assert "left" not in capsys.readouterr().out
+    call(grid, "--only", "a-seed0", "--only", "a-*")
+    assert collected(grid.parent) == [row for row in ROWS if row != ROWS[1]]
+    call(grid)
+    assert collected(grid.parent) == ROWS
+    with pytest.raises(UserError, match=r"--only c-\*: no run has such a name; the first is 'a-seed0'"):
+        call(grid, "--only", "c-*")
 
 
 def test_finished_runs_stay_in_the_results(grid: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:

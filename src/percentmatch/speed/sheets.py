@@ -3,9 +3,9 @@
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
-from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
+
+from percentmatch import show as terminal
 
 Figures = dict[str, Any]
 
@@ -24,14 +24,11 @@ def sheets(part: str, figures: Figures) -> list[Sheet]:
 
 def show(part: str, figures: Figures) -> None:
     """Print a part's tables, or why there are none."""
-    console = Console()
     for sheet in sheets(part, figures):
-        table = Table(sheet.columns[0], box=None)
-        for column in sheet.columns[1:]:
-            table.add_column(column, justify="right")
+        table = terminal.figures(*sheet.columns)
         for row in sheet.rows:
             table.add_row(*map(escape, row))
-        console.print(table)
+        terminal.show(table)
         print()
     if "failed" in figures:
         print(f"{part} failed: {figures['failed']}\n")
