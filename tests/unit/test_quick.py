@@ -3,6 +3,7 @@
 import os
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -24,8 +25,10 @@ from percentmatch.models.quick import (
 
 SCRIPT = """
 import sys, torch
-from test_quick import by_kernel
-torch.save(by_kernel(torch.load(sys.argv[1], weights_only=True)), sys.argv[2])
+from test_quick import by_kernel, pooled
+from percentmatch.models.fused_pool import max_pool
+norms, pools = torch.load(sys.argv[1], weights_only=True)
+torch.save(([by_kernel(case) for case in norms], [pooled(max_pool, *case) for case in pools]), sys.argv[2])
 """
 NAMES = ("y", "dx", "dresidual", "dweight", "dbias", "running_mean", "running_var", "batches")
 
@@ -102,29 +105,32 @@ def agree(mine: dict, theirs: dict, **tolerance: float) -> None:
             )
 
 
-@pytest.mark.parametrize(
-    ("shape", "added", "act", "forked"),
-    [
-        ((3, 5, 7, 6), False, nn.ReLU, True),
-        ((2, 70, 9, 5), True, nn.ReLU, True),
-        ((2, 24, 6, 7), False, nn.ReLU6, False),
-        ((2, 5, 6, 7), False, nn.SiLU, False),
-        pytest.param((2, 5, 6, 7), True, nn.ReLU6, False, marks=pytest.mark.slow),
-        pytest.param((4, 64, 20, 20), False, nn.Identity, False, marks=pytest.mark.slow),
-        pytest.param((1, 3, 1, 2), True, nn.ReLU, False, marks=pytest.mark.slow),
-        pytest.param((9, 4, 40, 40), True, nn.Identity, False, marks=pytest.mark.slow),
-    ],
-)
-def test_kernel_equals_torch_in_the_interpreter(
-    shape: tuple, added: bool, act: Act, forked: bool, tmp_path: Path
-) -> None:
+def test_kernels_equal_torch_in_the_interpreter(tmp_path: Path) -> None:
+    """All cases in one process, which takes long to start; of pools also which of equal values gets the gradient."""
     pytest.importorskip("triton")
-    torch.save(case(shape, added=added, act=act, forked=forked), tmp_path / "case.pt")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "case.pt"), str(tmp_path / "out.pt")]
+    norms = [
+        case(shape, added=added, act=act, forked=forked)
+        for shape, added, act, forked in (
+            ((3, 5, 7, 6), False, nn.ReLU, True),
+            ((2, 70, 9, 5), True, nn.ReLU, True),
+            ((2, 24, 6, 7), False, nn.ReLU6, False),
+            ((2, 5, 6, 7), False, nn.SiLU, False),
+            ((2, 5, 6, 7), True, nn.ReLU6, False),
+            ((4, 64, 20, 20), False, nn.Identity, False),
+            ((1, 3, 1, 2), True, nn.ReLU, False),
+            ((9, 4, 40, 40), True, nn.Identity, False),
+        )
+    ]
+    pools = [pool_case(shape) for shape in ((2, 3, 8, 8), (3, 70, 7, 9), (1, 2, 1, 1))]
+    torch.save((norms, pools), tmp_path / "cases.pt")
+    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "cases.pt"), str(tmp_path / "out.pt")]
     env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
     subprocess.run(command, check=True, timeout=300, env=env)
-    mine = torch.load(tmp_path / "out.pt", weights_only=True)
-    agree(mine, by_torch(torch.load(tmp_path / "case.pt", weights_only=True)), rtol=1e-4, atol=2e-4)
+    my_norms, my_pools = torch.load(tmp_path / "out.pt", weights_only=True)
+    for mine, one in zip(my_norms, norms, strict=True):
+        agree(mine, by_torch(one), rtol=1e-4, atol=2e-4)
+    for mine, one in zip(my_pools, pools, strict=True):
+        torch.testing.assert_close(mine, pooled(lambda x: F.max_pool2d(x, 3, 2, 1), *one))
 
 
 @pytest.mark.gpu
@@ -185,16 +191,6 @@ def test_a_quickened_network_learns_the_same_on_a_gpu(backbone: str) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2, msg=lambda text, name=name: name + text)
 
 
-POOL = """
-import sys, torch
-from percentmatch.models.fused_pool import max_pool
-x, dy = torch.load(sys.argv[1], weights_only=True)
-y = max_pool(x.requires_grad_())
-y.backward(dy)
-torch.save((y.detach(), x.grad), sys.argv[2])
-"""
-
-
 def pool_case(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Few different values, so that many windows hold their maximum twice."""
     draw = torch.Generator().manual_seed(0)
@@ -202,19 +198,12 @@ def pool_case(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     return x, torch.randn(F.max_pool2d(x, 3, 2, 1).shape, generator=draw)
 
 
-@pytest.mark.parametrize("shape", [(2, 3, 8, 8), pytest.param((3, 70, 7, 9), marks=pytest.mark.slow), (1, 2, 1, 1)])
-def test_pooling_equals_torch_in_the_interpreter(shape: tuple, tmp_path: Path) -> None:
-    """Also which of several equal values gets the gradient: the first."""
-    pytest.importorskip("triton")
-    x, dy = pool_case(shape)
-    torch.save((x, dy), tmp_path / "case.pt")
-    command = [sys.executable, "-c", POOL, str(tmp_path / "case.pt"), str(tmp_path / "out.pt")]
-    subprocess.run(command, check=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1"})
-    mine = torch.load(tmp_path / "out.pt", weights_only=True)
-    x.requires_grad_()
-    y = F.max_pool2d(x, 3, 2, 1)
+def pooled(pool: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> tuple[Tensor, Tensor]:
+    leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
+    y = pool(leaf)
     y.backward(dy)
-    torch.testing.assert_close(mine, (y.detach(), x.grad))
+    assert leaf.grad is not None
+    return y.detach(), leaf.grad
 
 
 @pytest.mark.gpu
@@ -222,14 +211,8 @@ def test_pooling_equals_torch_in_the_interpreter(shape: tuple, tmp_path: Path) -
 def test_pooling_equals_torch_on_a_gpu() -> None:
     from percentmatch.models.fused_pool import max_pool
 
-    found = []
-    x, dy = (each.cuda() for each in pool_case((36, 64, 112, 112)))
-    for pool in (max_pool, lambda x: F.max_pool2d(x, 3, 2, 1)):
-        leaf = x.clone(memory_format=torch.preserve_format).requires_grad_()
-        y = pool(leaf)
-        y.backward(dy)
-        found.append((y.detach(), leaf.grad))
-    torch.testing.assert_close(*found)
+    one = [each.cuda() for each in pool_case((36, 64, 112, 112))]
+    torch.testing.assert_close(pooled(max_pool, *one), pooled(lambda x: F.max_pool2d(x, 3, 2, 1), *one))
 
 
 @pytest.mark.parametrize("backbone", ["resnet50", "resnetblur50"])  # the latter has blocks of both kinds
