@@ -16,7 +16,7 @@ from percentmatch.data.load import print_to_stderr
 from percentmatch.errors import UserError, several
 from percentmatch.evaluate import open_run, probabilities
 from percentmatch.methods import options_of
-from percentmatch.report.statistics import RESAMPLES, bootstrap, interval, plain
+from percentmatch.report.statistics import bootstrap, interval, plain, resamples_of
 from percentmatch.run_folder import MAY_CHANGE, RunFolder
 from percentmatch.show import cell, figures, first, show
 from percentmatch.train import train
@@ -86,7 +86,7 @@ def compare(
         "runs": [{"path": name, "method": config.method, "seed": config.seed} for name, config in pairs],
         "part": part,
         "num_images": len(images),
-        "resamples": RESAMPLES,
+        "resamples": resamples_of(len(images.class_names)),
         "differ": differ,
     }
     only_unlabeled = configs[1].method == "supervised" != configs[0].method and differ == ["method"]
@@ -100,13 +100,14 @@ def gains(
     known: Tensor,
     class_names: Sequence[str],
     *,
-    resamples: int = RESAMPLES,
+    resamples: int | None = None,
 ) -> dict[str, Any]:
     """AP and AUC of two sets of scores for the same images (n, c), and their differences with 95% intervals.
 
     Every resample draws the same images for both. A class is better or worse if its difference is larger, in units of
     its own spread, than the largest that chance makes of any class in 95% of the resamples.
     """
+    resamples = resamples or resamples_of(len(class_names))
     exact = [plain(each, targets, known) for each in (scores, others)]
     drawn = [bootstrap(each, targets, known, resamples=resamples) for each in (scores, others)]
     difference = drawn[0].ap - drawn[1].ap  # (r, c)

@@ -66,6 +66,15 @@ def test_intervals_are_those_of_scikit_learn_on_the_same_draws() -> None:
     assert [row["finding"] == "better" for row in rows] == clear
 
 
+def test_very_many_classes_have_fewer_resamples() -> None:
+    """1,250 classes: 800."""
+    draw = torch.Generator().manual_seed(0)
+    mine, theirs, chances = (torch.rand(6, 1250, generator=draw) for _ in range(3))
+    case = mine, theirs, (chances > 0.5).byte(), torch.ones(6, 1250, dtype=torch.uint8), list(map(str, range(1250)))
+    intervals = [gains(*case, **more)["mAP"]["interval"] for more in ({}, {"resamples": 800}, {"resamples": 801})]
+    assert intervals[0] == intervals[1] != intervals[2]
+
+
 def test_the_same_scores_give_exactly_nothing() -> None:
     mine, _, targets, known = made_up()
     found = gains(mine, mine, targets, known, ["a", "b", "c"])
