@@ -21,6 +21,7 @@ RANDOM_BACKBONE = {"cpu": "resnet18", "cuda": "resnet50"}
 SAMPLED = 32  # images whose size is looked at
 STEP = 32  # image sizes are multiples of this
 LONG = 1000  # steps from which on a run gains by strong views and mixup
+MOVES = 0.2  # how far pretrained weights may go: steps x learning rate
 WHERE = {
     "pretrained": "ImageNet weights from the Hub",
     "offline": "ImageNet weights from the installed package, without the Hub",
@@ -89,7 +90,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "ema_decay": min(max(round(1 - 10 / steps, 4), 0.9), 0.999),
         "head": "linear",
         "optimizer": optimizer,
-        "lr": 3e-4 if pretrained and not short else 1e-3,
+        "lr": float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}") if pretrained else 1e-3,
         "weight_decay": 0.05 if optimizer == "adamw" else 1e-4,
         "mixup": 0.0 if short else 0.5,
         "labeled_view": view,

@@ -63,8 +63,16 @@ def test_the_best_weights_that_can_be_had_and_their_backbone(machine: Machine, b
     assert choice.settings["weights"] == machine.weights
     assert [line for line in choice.reasons if backbone in line and re.search(words, line)]
     long = machine.device == "cuda"
-    assert choice.settings["lr"] == (3e-4 if long and machine.weights != "none" else 1e-3)
+    assert choice.settings["lr"] == (2e-4 if long and machine.weights != "none" else 1e-3)
     assert choice.settings["mixup"] == (0.5 if long else 0.0)
+
+
+def test_pretrained_weights_move_more_slowly_in_longer_runs() -> None:
+    """A fifth by the number of steps, between 1e-4 and 1e-3; random weights have the same rate always."""
+    steps = (100, 187, 374, 600, 1000, 5000)
+    rates = [choose({"total_steps": number}, DATA, CPU).settings["lr"] for number in steps]
+    assert rates == [1e-3, 1e-3, 5.3e-4, 3.3e-4, 2e-4, 1e-4]
+    assert {choose({"total_steps": n, "weights": "none"}, DATA, CPU).settings["lr"] for n in steps} == {1e-3}
 
 
 def test_images_are_not_enlarged() -> None:
