@@ -252,14 +252,8 @@ def pseudo_label_table(results: dict[str, Any]) -> str:
             kept = counts["negatives_right"] / (pairs - counts["positives_true"])
             values = f"{right:.0%} | {found:.0%} | {absent:.1%} | {kept:.1%}"
             lines.append(f"| {labeled:,.0f} | {rows[0]['step']:,} | {values} |")
-    return "\n".join(
-        [
-            *lines,
-            "",
-            f"Positive: a soft target above 0.5. The steps before the one named; {_pseudo_where(results)}.",
-            "",
-        ]
-    )
+    about = f"Positive: a soft target above 0.5. The steps before the one named; {_pseudo_where(results)}."
+    return "\n".join([*lines, "", about, ""])
 
 
 def class_gain_table(results: dict[str, Any]) -> str:
@@ -285,7 +279,7 @@ def class_gain_table(results: dict[str, Any]) -> str:
         lines.append(f"| {name} | {' | '.join(cells)} |")
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
     about = (
-        f"Positive pseudo-labels of {_pseudo_where(results)}; supervised test AP and the gain, means of seeds {seeds}."
+        f"Supervised test AP and the gain, means of seeds {seeds}. Positive pseudo-labels: {_pseudo_where(results)}."
     )
     return "\n".join([*lines, "", about, ""])
 
@@ -302,7 +296,7 @@ def _with_pseudo_labels(results: dict[str, Any]) -> dict[float, list[dict[str, A
 
 def _pseudo_where(results: dict[str, Any]) -> str:
     runs = [run for each in _with_pseudo_labels(results).values() for run in each]
-    return f"seed {', '.join(map(str, sorted({run['seed'] for run in runs})))}"
+    return f"seed {', '.join(map(str, sorted({run['seed'] for run in runs})))}; {_where_all(runs)}"
 
 
 def grid_tuning_table(results: dict[str, Any]) -> str:
@@ -316,8 +310,9 @@ def grid_tuning_table(results: dict[str, Any]) -> str:
         minutes = statistics.mean(run["minutes"] for run in runs)
         lines.append(f"| {group} | {_spread(scores, 'mAP')} | {_spread(scores, 'AUC')} | {right} | {minutes:.1f} |")
     seeds = ", ".join(map(str, sorted({run["seed"] for run in results["runs"]})))
-    where = _where_all(results["runs"])
-    return "\n".join([*lines, "", f"Last moving average, scored on the official val half; seed {seeds}; {where}.", ""])
+    images, where = results["runs"][0]["validation"]["ema"]["num_images"], _where_all(results["runs"])
+    about = f"Last moving average, scored on {images:,} images of the official val half; seed {seeds}; {where}."
+    return "\n".join([*lines, "", about, ""])
 
 
 def voc_run_line(run: dict[str, Any]) -> str:
