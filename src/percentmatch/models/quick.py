@@ -105,6 +105,8 @@ def quicken(model: Classifier, device: torch.device) -> Classifier:
     backbone = model.backbone
     if device.type != "cuda" or not _kernels():
         return model
+    if any(isinstance(each, nn.Conv2d) and each.groups == each.in_channels > 1 for each in backbone.modules()):
+        torch.backends.cudnn.benchmark = False  # its search takes half a minute for a depthwise layer, and gains nothing
     if type(backbone) is ResNet:
         _quicken_resnet(backbone)
     for module in backbone.modules():
