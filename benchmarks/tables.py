@@ -552,7 +552,7 @@ def main() -> None:
     fill(ROOT / "docs/voc.md", "voc_pseudo_labels", pseudo_label_table(same_data))
     fill(ROOT / "docs/voc.md", "voc_class_gain", class_gain_table(same_data))
     pseudo_label_figure(same_data, ROOT / "docs/voc_pseudo_labels.svg")
-    for name in ("pretrained_tuning", "cpu_learning_rate"):
+    for name in ("pretrained_tuning", "cpu_learning_rate", "remedies"):
         tuned = json.loads((ROOT / f"results/voc2007/{name}.json").read_text())
         fill(ROOT / "docs/experiments.md", f"voc_{name}", grid_tuning_table(tuned))
     voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")

@@ -175,6 +175,7 @@ def test_there_is_no_page_without_a_method() -> None:
             "voc_cpu_learning_rate",
             lambda: tables.grid_tuning_table(results("voc2007/cpu_learning_rate")),
         ),
+        ("docs/experiments.md", "voc_remedies", lambda: tables.grid_tuning_table(results("voc2007/remedies"))),
         ("docs/many-classes.md", "classes", lambda: tables.classes_table(results("classes"))),
         ("SECURITY.md", "fuzz", lambda: tables.fuzz_table(results("fuzz"))),
         ("docs/reliability.md", "faults", lambda: tables.faults_table(results("faults"))),

@@ -122,6 +122,8 @@ class Config(DataSettings):
     """Class queries over the feature map, or one linear layer over its mean."""
     weights: Annotated[str, MODEL] = "none"
     """Start from "none" (random), "pretrained" (timm's), "offline" (tf_efficientnet_lite0's, installed) or a file."""
+    prior_bias: Annotated[bool, MODEL] = False
+    """A new head starts at the classes' frequencies among the labels; else it first has to learn that most are rare."""
     dropout: Annotated[float, MODEL] = 0.0
     """Before the linear head."""
     image_size: Annotated[int, MODEL] = 224
@@ -154,7 +156,7 @@ class Config(DataSettings):
     clip_grad: Annotated[float, TRAINING] = 0.0
     """Largest gradient norm; 0 does not clip."""
     ema_decay: Annotated[float, TRAINING] = 0.999
-    """Of the averaged model, which is the one evaluated and saved."""
+    """Of the averaged model, which is the one evaluated and saved; never more than (1 + step) / (10 + step)."""
     precision: Annotated[Literal["auto", "float32", "bfloat16", "float64"], TRAINING] = "auto"
     """Autocast; auto is bfloat16 on a GPU and float32 on a CPU."""
 

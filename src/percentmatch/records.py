@@ -108,6 +108,11 @@ class Facts:
         """Share of the known labels of each class that are positive (pi); 0 for a class never labeled."""
         return self.positive_counts / self.known_counts.clamp(min=1)  # (c,)
 
+    def prior_logits(self, task: Task) -> Tensor:
+        """What somebody says who knows no image, only how often each class was labeled (as if once more, each way)."""
+        share = (self.positive_counts + 1) / (self.known_counts + 2)
+        return share.logit() if task == "multi-label" else share.log()  # (c,)
+
     @property
     def negative_ratio(self) -> Tensor:
         """Share of the known labels of each class that are negative; 1 for a class never labeled."""

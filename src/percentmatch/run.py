@@ -118,6 +118,7 @@ class Run:
             image_size=config.image_size,
             weights=weights,
             dropout=config.dropout,
+            bias=self.facts.prior_logits(config.task) if config.prior_bias else None,
         )
         model = model.to(self.device).to(memory_format=torch.channels_last)  # faster on CPU and GPU
         if config.precision == "float64":

@@ -17,6 +17,7 @@ from percentmatch.evaluate import score_run
 from percentmatch.methods import METHODS
 from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.optim import build_optimizer
+from percentmatch.records import Facts, Task
 from percentmatch.train import train
 
 
@@ -76,6 +77,27 @@ def test_bfloat16_training_is_finite(tmp_path: Path) -> None:
     losses = [rows(tmp_path / precision)[1]["loss"] for precision in ("float32", "bfloat16")]
     assert losses[0] != losses[1]
     assert losses[1] == pytest.approx(losses[0], rel=0.1)
+
+
+@pytest.mark.parametrize("task", ["multi-label", "single-label"])
+def test_prior_bias_starts_at_the_frequencies(task: Task) -> None:
+    """3 of 8, 0 of 8 and the only known label: Laplace's rule gives 4/10, 1/10 and 2/3; a softmax shares them out."""
+    logits = Facts(torch.tensor([3.0, 0.0, 1.0]), torch.tensor([8.0, 8.0, 1.0]), 8, 10, 10).prior_logits(task)
+    wanted = torch.tensor([0.4, 0.1, 2 / 3])
+    if task == "multi-label":
+        torch.testing.assert_close(logits.sigmoid(), wanted)
+    else:
+        torch.testing.assert_close(logits.softmax(0), wanted / wanted.sum())
+
+
+def test_a_run_with_prior_bias_begins_with_a_smaller_loss(tmp_path: Path) -> None:
+    """Scenes have few of ten kinds an image, so a head that starts at one half begins far off."""
+    first = {}
+    for prior in (False, True):
+        config = replace(TINY, method="supervised", options={"loss": "bce"}, head="linear", prior_bias=prior)
+        train(replace(config, total_steps=1, eval_every=1, save_every=1, log_every=1), tmp_path / str(prior))
+        first[prior] = next(row["loss"] for row in rows(tmp_path / str(prior)) if row["kind"] == "train")
+    assert first[True] < 0.9 * first[False]
 
 
 def test_weight_decay_spares_biases() -> None:

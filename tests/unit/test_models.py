@@ -1,9 +1,11 @@
 """Heads, backbones and how a classifier is built."""
 
+from pathlib import Path
 from typing import Any, Literal
 
 import pytest
 import torch
+from safetensors.torch import save_file
 from torch import Tensor
 
 from percentmatch.errors import UserError
@@ -40,6 +42,30 @@ def test_a_query_answers_for_neighbouring_classes() -> None:
         decoder.group_bias.copy_(torch.tensor([0.5, 0.0, 0.0]))
     logits = decoder(torch.randn(2, 6, 5))
     torch.testing.assert_close(logits, torch.tensor([[-0.5, -10.0, 4.0]] * 2), atol=1e-3, rtol=0)
+
+
+@pytest.mark.parametrize("head", HEADS)
+def test_a_new_head_starts_at_the_biases_given(head: Literal["ml-decoder", "linear"]) -> None:
+    """Else the ML-Decoder starts at 0. The other weights are those of the same seed without."""
+    bias = torch.tensor([-3.0, 0.5])
+    torch.manual_seed(0)
+    given = build_classifier("test_resnet", num_classes=2, head=head, image_size=32, bias=bias)
+    torch.manual_seed(0)
+    plain = build_classifier("test_resnet", num_classes=2, head=head, image_size=32)
+    images = torch.randn(3, 3, 32, 32)
+    given.eval(), plain.eval()
+    torch.testing.assert_close(given(images) - plain(images), (bias - plain.head.bias).expand(3, 2))
+    assert not torch.equal(given.head.bias, plain.head.bias)
+
+
+def test_a_head_from_a_file_keeps_its_biases(tmp_path: Path) -> None:
+    model = build_classifier("test_resnet", num_classes=2, head="linear", image_size=32)
+    save_file(model.state_dict(), tmp_path / "whole.safetensors")
+    weights = str(tmp_path / "whole.safetensors")
+    again = build_classifier(
+        "test_resnet", num_classes=2, head="linear", image_size=32, weights=weights, bias=torch.ones(2)
+    )
+    torch.testing.assert_close(again.head.bias, model.head.bias)
 
 
 def test_number_of_queries() -> None:

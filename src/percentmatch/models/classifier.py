@@ -35,6 +35,10 @@ class LinearHead(nn.Module):
         self.dropout = nn.Dropout(dropout)
         self.linear = nn.Linear(in_features, num_classes)
 
+    @property
+    def bias(self) -> Tensor:
+        return self.linear.bias  # (c,)
+
     def forward(self, pooled: Tensor) -> Tensor:
         return self.linear(self.dropout(pooled))
 
@@ -83,8 +87,9 @@ def build_classifier(
     image_size: int = 224,
     weights: str = "none",
     dropout: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Classifier:
-    """Any timm model by name.
+    """Any timm model by name; `bias` (c,) is what a new head starts at, if not at random.
 
     `weights`: "none" (random), "pretrained" (timm's), "offline" (of tf_efficientnet_lite0, from a package), or a file
     (.safetensors, .pt, .pth, .bin) with a timm model's state dict or a whole Classifier's; of the latter the head is
@@ -114,6 +119,8 @@ def build_classifier(
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"backbone '{backbone}' cannot be used at {image_size} pixels: {reason}") from error
     reader = MLDecoder(width, num_classes) if head == "ml-decoder" else LinearHead(width, num_classes, dropout=dropout)
+    if bias is not None:
+        reader.bias.data.copy_(bias)
     classifier = Classifier(trunk, reader)
 
     if weights == "pretrained":

@@ -43,6 +43,10 @@ class MLDecoder(nn.Module):
         self.group_bias = nn.Parameter(torch.zeros(num_classes))
         nn.init.xavier_normal_(self.group_weight)
 
+    @property
+    def bias(self) -> Tensor:
+        return self.group_bias  # (c,)
+
     def forward(self, tokens: Tensor) -> Tensor:
         memory = F.relu(self.embed(tokens))  # (n, t, e)
         query = self.queries.expand(tokens.shape[0], -1, -1)  # (n, q, e)

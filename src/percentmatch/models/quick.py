@@ -106,7 +106,7 @@ def quicken(model: Classifier, device: torch.device) -> Classifier:
     if device.type != "cuda" or not _kernels():
         return model
     if any(isinstance(each, nn.Conv2d) and each.groups == each.in_channels > 1 for each in backbone.modules()):
-        torch.backends.cudnn.benchmark = False  # its search takes half a minute for a depthwise layer, and gains nothing
+        torch.backends.cudnn.benchmark = False  # half a minute's search for each depthwise layer gains nothing
     if type(backbone) is ResNet:
         _quicken_resnet(backbone)
     for module in backbone.modules():
