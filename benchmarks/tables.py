@@ -43,12 +43,12 @@ def demo_table(results: dict[str, Any]) -> str:
         gains = ", ".join(f"{100 * (run['mAP'] - baseline[run['seed']]):+.1f}" for run in runs)
         minutes = min(run["minutes"] for run in runs)
         gains = "" if method == "supervised" else gains
-        lines.append(f"| {method} | {_spread(runs, 'mAP')} | {_spread(runs, 'AUC')} | {gains} | {minutes:.1f} |")
+        lines.append(f"| {method} | {spread(runs, 'mAP')} | {spread(runs, 'AUC')} | {gains} | {minutes:.1f} |")
     seeds = ", ".join(str(seed) for seed in results["seeds"])
     lines += [
         "",
         f"{results['labeled']} labeled and {results['unlabeled']} unlabeled scenes of {results['image_size']} pixels, "
-        f"{results['total_steps']} steps; seeds {seeds}; mean ± standard deviation; {_where(results)}.",
+        f"{results['total_steps']} steps; seeds {seeds}; mean ± standard deviation; {where_of(results)}.",
         "",
     ]
     return "\n".join(lines)
@@ -59,7 +59,7 @@ def demo_threads_line(results: dict[str, Any], other: dict[str, Any]) -> str:
     usual = {run["method"]: run["mAP"] for run in results["runs"] if run["seed"] == other["runs"][0]["seed"]}
     rows = (f"{run['method']} {100 * run['mAP']:.1f} ({100 * usual[run['method']]:.1f})" for run in other["runs"])
     seed = other["runs"][0]["seed"]
-    return f"Seed {seed} on one thread (in brackets on two), test mAP: {', '.join(rows)}; {_where(other)}.\n"
+    return f"Seed {seed} on one thread (in brackets on two), test mAP: {', '.join(rows)}; {where_of(other)}.\n"
 
 
 def tuning_table(results: dict[str, Any], batches: tuple[str, ...]) -> str:
@@ -79,18 +79,18 @@ def tuning_table(results: dict[str, Any], batches: tuple[str, ...]) -> str:
     return "\n".join([*lines, "", f"Conditions: {results['conditions']}.", ""])
 
 
-def _where(results: dict[str, Any]) -> str:
+def where_of(results: dict[str, Any]) -> str:
     return f"{results['device']}, torch {results['torch']}, commit {results['commit']}"
 
 
-def _where_all(runs: list[dict[str, Any]]) -> str:
+def where_all(runs: list[dict[str, Any]]) -> str:
     """Where runs of one kind of machine were made, with all their commits."""
     where = [run["environment"] for run in runs]
     commits = ", ".join(sorted({each["commit"] for each in where}))
-    return "; ".join(sorted({_where({**each, "commit": commits}) for each in where}))
+    return "; ".join(sorted({where_of({**each, "commit": commits}) for each in where}))
 
 
-def _spread(runs: list[dict[str, Any]], key: str) -> str:
+def spread(runs: list[dict[str, Any]], key: str) -> str:
     values = [100 * run[key] for run in runs]
     return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
@@ -103,7 +103,7 @@ def labeler_table(results: dict[str, Any]) -> str:
     lines += [
         "",
         f"Thresholds, selection and update for {results['images']} images, one thread, fastest of "
-        f"{results['repeats']} steps; {_where(results)}.",
+        f"{results['repeats']} steps; {where_of(results)}.",
         "",
     ]
     return "\n".join(lines)
@@ -125,7 +125,7 @@ def scenes_table(results: dict[str, Any]) -> str:
         gains = [100 * (run["mAP"] - baseline[run["seed"]]) for run in rows[row]]
         shown = "" if row == "supervised" else ", ".join(f"{gain:+.1f}" for gain in gains)
         ratio = f"{seconds[row] / seconds['supervised']:.2f}" if seconds else ""
-        lines.append(f"| {row} | {_spread(rows[row], 'mAP')} | {_spread(rows[row], 'AUC')} | {shown} | {ratio} |")
+        lines.append(f"| {row} | {spread(rows[row], 'mAP')} | {spread(rows[row], 'AUC')} | {shown} | {ratio} |")
     mean_gain = {
         row: statistics.mean(run["mAP"] - baseline[run["seed"]] for run in rows[row])
         for row in order
@@ -143,7 +143,7 @@ def scenes_table(results: dict[str, Any]) -> str:
         "",
         f"{results['labeled']} labeled and {results['unlabeled']} unlabeled scenes of {results['image_size']} pixels, "
         f"{results['total_steps']} steps; seeds {', '.join(map(str, results['seeds']))}; mean ± standard deviation; "
-        f"time relative to supervised ({results['timed_on']}); trained on {_where(where)}.",
+        f"time relative to supervised ({results['timed_on']}); trained on {where_of(where)}.",
         "",
     ]
     return "\n".join(lines)
@@ -163,233 +163,6 @@ def scenes_tuning_table(results: dict[str, Any]) -> str:
         values = ", ".join(f"{100 * run['mAP']:.1f}" for run in runs)
         lines.append(f"| {method} | {options or 'defaults'} | {runs[0]['batch']} | {values} | {gain:+.1f} |")
     return "\n".join([*lines, "", f"Conditions: {results['conditions']}.", ""])
-
-
-def voc_tuning_table(results: dict[str, Any]) -> str:
-    """Each run in its order; of pseudo-labels, how many of the positive ones were right near the end."""
-    lines = ["| batch | run | validation mAP | AUC | positive pseudo-labels right |", "|---|---|---|---|---|"]
-    for run in results["runs"]:
-        if "probe500" in run:
-            values = f"linear on frozen features: {100 * run['probe500']:.1f} | |"
-        else:
-            values = f"{100 * run['mAP']:.1f} | {100 * run['AUC']:.1f} |"
-        last = run.get("audit") or [{}]
-        picked = last[-1].get("positives_selected")
-        right = f"{last[-1]['positives_right'] / picked:.0%}" if picked else ""
-        lines.append(f"| {run['batch']} | {run['name']} | {values} {right} |")
-    where = f"one {results['hardware']}, torch {results['torch']}, commit {results['commit']}, seed {results['seed']}"
-    return "\n".join([*lines, "", f"Conditions: {results['about']}; {where}.", ""])
-
-
-def voc_paper_table(run: dict[str, Any]) -> str:
-    """The test score of one run, and its pseudo-labels over time."""
-    score, counted = run["test"]["ema"], run["test"]["ema"]["difficult_as_positive"]
-    lines = [
-        "| step | mean class weight | positives a step | of them right | negatives right |",
-        "|---|---|---|---|---|",
-    ]
-    for row in run["pseudo_labels"][1::4]:
-        picked, refused = row["positives_selected"], row["negatives_selected"]
-        right = f"{row['positives_right'] / picked:.0%}" if picked else ""
-        absent = f"{row['negatives_right'] / refused:.1%}" if refused else ""
-        lines.append(f"| {row['step']:,} | {row['mean_weight']:.2f} | {picked:.1f} | {right} | {absent} |")
-    lines += [
-        "",
-        f"{run['method']}, {run['labeled']} labels, seed {run['seed']}, split {run['split']}: test mAP "
-        f"{100 * score['mAP']:.1f}, AUC {100 * score['AUC']:.1f} (mAP {100 * counted['mAP']:.1f} "
-        f"with difficult pairs as positives), scored once, last moving average; {run['wall_seconds']:.0f} seconds from "
-        f"start to end; {_where(run['environment'])}.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def track_table(results: dict[str, Any]) -> str:
-    """Mean +- standard deviation over the seeds of each run and number of labels, and the gain over supervised."""
-    runs = results["runs"]
-    lines = [
-        "| labels | method | test mAP | AUC | mAP, difficult as positives | gain in mAP, seed by seed | minutes |",
-        "|---|---|---|---|---|---|---|",
-    ]
-    for labeled in sorted({run["settings"]["labeled"] for run in runs}):
-        here = [run for run in runs if run["settings"]["labeled"] == labeled]
-        plain = {run["seed"]: run["test"]["ema"]["mAP"] for run in here if run["method"] == "supervised"}
-        for method in sorted({run["method"] for run in here}, key=lambda name: (name != "supervised", name)):
-            mine = sorted((run for run in here if run["method"] == method), key=lambda run: run["seed"])
-            scores = [run["test"]["ema"] for run in mine]
-            hard = [score["difficult_as_positive"] for score in scores]
-            gains = [score["mAP"] - plain[run["seed"]] for score, run in zip(scores, mine, strict=True)]
-            gain = "" if method == "supervised" else ", ".join(f"{100 * each:+.1f}" for each in gains)
-            minutes = statistics.mean(run["minutes"] + run.get("warm_start_minutes", 0) for run in mine)
-            values = " | ".join((_spread(scores, "mAP"), _spread(scores, "AUC"), _spread(hard, "mAP"), gain))
-            lines.append(f"| {labeled:,.0f} | {method} | {values} | {minutes:.1f} |")
-    seeds = sorted({run["seed"] for run in runs})
-    named = f"seeds {', '.join(map(str, seeds))}; mean ± standard deviation" if len(seeds) > 1 else f"seed {seeds[0]}"
-    where = _where_all(runs)
-    warm = ", the warm start included" if "warm_start_minutes" in runs[0] else ""
-    lines += [
-        "",
-        f"{runs[0]['settings']['backbone']} at {runs[0]['settings']['image_size']} pixels, "
-        f"{runs[0]['settings']['total_steps']:,} steps; {named}; test images scored once, last moving average; minutes "
-        f"of one GPU{warm}; {where}.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def pseudo_label_table(results: dict[str, Any]) -> str:
-    """How many pseudo-labels of all pairs were right and how many true ones were found, over the steps of a run."""
-    lines = [
-        "| labels | step | positives right | positives found | negatives right | negatives found |",
-        "|---|---|---|---|---|---|",
-    ]
-    for labeled, runs in _with_pseudo_labels(results).items():
-        for rows in list(zip(*(run["training"] for run in runs), strict=True))[::3]:
-            counts = {key: sum(sum(row["classes"][key]) for row in rows) for key in PSEUDO}
-            right, found = (counts["positives_right"] / counts[key] for key in ("positives_selected", "positives_true"))
-            pairs = counts["positives_selected"] + counts["negatives_selected"]
-            absent = counts["negatives_right"] / counts["negatives_selected"]
-            kept = counts["negatives_right"] / (pairs - counts["positives_true"])
-            values = f"{right:.0%} | {found:.0%} | {absent:.1%} | {kept:.1%}"
-            lines.append(f"| {labeled:,.0f} | {rows[0]['step']:,} | {values} |")
-    about = f"Positive: a soft target above 0.5. The steps before the one named; {_pseudo_where(results)}."
-    return "\n".join([*lines, "", about, ""])
-
-
-def class_gain_table(results: dict[str, Any]) -> str:
-    """For each class and number of labels, its pseudo-labels in the second half of a run and its gain in AP."""
-    runs, labeled = results["runs"], _with_pseudo_labels(results)
-    head = [f"{count:,.0f} labels: {what}" for count in labeled for what in ("right", "found", "AP", "gain")]
-    lines = [f"| class | {' | '.join(head)} |", "|---" * (len(head) + 1) + "|"]
-    for place, name in enumerate(runs[0]["test"]["ema"]["classes"]):
-        cells = []
-        for count, mine in labeled.items():
-            rows = [row["classes"] for run in mine for row in run["training"][5:]]
-            right, picked, true = (sum(row[key][place] for row in rows) for key in PSEUDO[:3])
-            score = {
-                method: statistics.mean(
-                    100 * run["test"]["ema"]["classes"][name]["AP"]
-                    for run in runs
-                    if (run["method"], run["settings"]["labeled"]) == (method, count)
-                )
-                for method in ("supervised", "percentmatch")
-            }
-            gain = score["percentmatch"] - score["supervised"]
-            cells += [f"{right / picked:.0%}", f"{right / true:.0%}", f"{score['supervised']:.1f}", f"{gain:+.1f}"]
-        lines.append(f"| {name} | {' | '.join(cells)} |")
-    seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
-    about = (
-        f"Supervised test AP and the gain, means of seeds {seeds}. Positive pseudo-labels: {_pseudo_where(results)}."
-    )
-    return "\n".join([*lines, "", about, ""])
-
-
-PSEUDO = ("positives_right", "positives_selected", "positives_true", "negatives_right", "negatives_selected")
-
-
-def _with_pseudo_labels(results: dict[str, Any]) -> dict[float, list[dict[str, Any]]]:
-    """The runs that kept the pseudo-labels of each class, by their number of labels."""
-    there = [run for run in results["runs"] if run["method"] == "percentmatch" and run.get("training")]
-    counts = sorted({run["settings"]["labeled"] for run in there})
-    return {count: [run for run in there if run["settings"]["labeled"] == count] for count in counts}
-
-
-def _pseudo_where(results: dict[str, Any]) -> str:
-    runs = [run for each in _with_pseudo_labels(results).values() for run in each]
-    return f"seed {', '.join(map(str, sorted({run['seed'] for run in runs})))}; {_where_all(runs)}"
-
-
-def grid_tuning_table(results: dict[str, Any]) -> str:
-    """Validation scores of a grid's runs, and how many of their positive pseudo-labels were right near the end."""
-    lines = ["| run | validation mAP | AUC | positive pseudo-labels right | minutes |", "|---|---|---|---|---|"]
-    for group in dict.fromkeys(run["group"] for run in results["runs"]):
-        runs = [run for run in results["runs"] if run["group"] == group]
-        scores, last = [run["validation"]["ema"] for run in runs], runs[-1]["training"][-1].get("classes", {})
-        picked = sum(last.get("positives_selected", []))
-        right = f"{sum(last['positives_right']) / picked:.0%}" if picked else ""
-        minutes = statistics.mean(run["minutes"] for run in runs)
-        lines.append(f"| {group} | {_spread(scores, 'mAP')} | {_spread(scores, 'AUC')} | {right} | {minutes:.1f} |")
-    seeds = ", ".join(map(str, sorted({run["seed"] for run in results["runs"]})))
-    images, where = results["runs"][0]["validation"]["ema"]["num_images"], _where_all(results["runs"])
-    about = f"Last moving average, scored on {images:,} images of the official val half; seed {seeds}; {where}."
-    return "\n".join([*lines, "", about, ""])
-
-
-def voc_run_line(run: dict[str, Any]) -> str:
-    steps, seconds = run["step"], run["wall_seconds"]
-    return f"{seconds:.1f} seconds for {steps:,} steps ({1000 * seconds / steps:.1f} ms each, all included); " + (
-        f"{_where(run['environment'])}.\n"
-    )
-
-
-def voc_cpu_table(results: dict[str, Any]) -> str:
-    run, images = results["run"], results["images"]
-    lines = ["| images | mAP | AUC | 11-point mAP | mAP, difficult pairs as positives |", "|---|---|---|---|---|"]
-    for part in ("validation", "test"):
-        score = run[part]["ema"]
-        values = (score["mAP"], score["AUC"], score["mAP_11point"], score["difficult_as_positive"]["mAP"])
-        lines.append(f"| {part}, {images[part]:,} | {' | '.join(f'{100 * value:.1f}' for value in values)} |")
-    settings, where = run["settings"], run["environment"]
-    lines += [
-        "",
-        f"{settings['backbone']} at {settings['image_size']} pixels from random weights, {images['labeled']:,} labeled "
-        f"images, {settings['total_steps']} steps of {settings['labeled_batch']} in {run['minutes']:.1f} minutes; "
-        f"one run, seed {run['seed']}, split {run['split']}; {_where(where)}.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
-def _pyplot() -> Any:
-    """matplotlib for SVG files that are the same every time."""
-    import matplotlib
-
-    matplotlib.use("svg")
-    matplotlib.rcParams["svg.hashsalt"] = "percentmatch"
-    from matplotlib import pyplot
-
-    return pyplot
-
-
-def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
-    """Validation mAP over the steps, and what guessing would give: the mean prevalence."""
-    pyplot, curve = _pyplot(), results["run"]["curve"]
-    classes = results["run"]["validation"]["ema"]["classes"].values()
-    guess = statistics.mean(row["positives"] / (row["positives"] + row["negatives"]) for row in classes)
-    figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
-    axes.plot([row["step"] for row in curve], [100 * row["mAP"] for row in curve], marker="o", color="#1f6f8b")
-    axes.axhline(100 * guess, color="#888888", linestyle="--", linewidth=1)
-    axes.annotate(
-        "guessing", (curve[-1]["step"], 100 * guess), (0, 4), textcoords="offset points", ha="right", color="#666666"
-    )
-    axes.set(xlabel="step", ylabel="validation mAP, %", ylim=(0, None), xlim=(0, None))
-    axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
-
-
-def pseudo_label_figure(results: dict[str, Any], file: Path) -> None:
-    """For each class, how many positive pseudo-labels are right and how many positives are found, over the steps."""
-    pyplot, labeled = _pyplot(), _with_pseudo_labels(results)
-    names = list(results["runs"][0]["test"]["ema"]["classes"])
-    figure, grid = pyplot.subplots(4, 5, figsize=(10, 7), layout="constrained", sharex=True, sharey=True)
-    for place, (name, axes) in enumerate(zip(names, grid.flat, strict=True)):
-        for (count, runs), color in zip(labeled.items(), ("#1f6f8b", "#d1495b"), strict=True):
-            rows = list(zip(*(run["training"] for run in runs), strict=True))  # of all runs, step by step
-            sums = [[sum(row["classes"][key][place] for row in each) for key in PSEUDO[:3]] for each in rows]
-            steps = [each[0]["step"] for each in rows]
-            right = [100 * a / b if b else None for a, b, _ in sums]
-            found = [100 * a / b if b else None for a, _, b in sums]
-            axes.plot(steps, right, color=color, label=f"right, {count:,.0f} labels")
-            axes.plot(steps, found, color=color, linestyle="--", label=f"found, {count:,.0f} labels")
-        axes.set_title(name, fontsize=9)
-        axes.set(ylim=(0, 100))
-        axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
-    figure.supxlabel("step")
-    figure.supylabel("positive pseudo-labels, %")
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
 
 
 def speed_table(part: str, measured: list[dict[str, Any]]) -> str:
@@ -415,7 +188,7 @@ def speed_conditions(measured: list[dict[str, Any]]) -> str:
         load = results.get("load_average_before")
         busy = "" if load is None else f" Load average before it began: {load}."
         lines.append(
-            f"- {_where(results)}{cores}: {had['backbone']} with the {had['head']} head, "
+            f"- {where_of(results)}{cores}: {had['backbone']} with the {had['head']} head, "
             f"{had['image_size']} pixels, {had['labeled_batch']} labeled and as many unlabeled images a step, "
             f"{had['classes']} classes, {had['num_images']:,} images; {had['repeats']} rounds of {had['steps']} steps."
             f"{busy}"
@@ -447,7 +220,7 @@ def fuzz_table(results: dict[str, Any]) -> str:
     lines += [
         "",
         f"{results['inputs']:,} files, seeds {seeds}, {results['minutes']:.1f} minutes, at most "
-        f"{results['most_memory_mib']:,} MiB in all; {_where(results)}.",
+        f"{results['most_memory_mib']:,} MiB in all; {where_of(results)}.",
         "",
     ]
     return "\n".join(lines)
@@ -477,7 +250,7 @@ def classes_table(results: dict[str, Any]) -> str:
         f"{results['validation']} for validation), {results['test']} for the test, {results['labels_an_image']} labels "
         f"an image; test_resnet with a linear head, percentmatch, steps of 36 labeled and 36 unlabeled images, "
         f"{results['predicted']} images predicted; times are of the processor, on one thread (load average "
-        f"before it began: {results['load_average_before']:.1f}); {_where(results)}.",
+        f"before it began: {results['load_average_before']:.1f}); {where_of(results)}.",
         "",
     ]
     return "\n".join(lines)
@@ -501,7 +274,7 @@ def faults_table(results: dict[str, Any]) -> str:
     lines += [
         "",
         f"{results['faults']} faults, of them {results['kills']} kills, in {', '.join(results['commands'])}; seed "
-        f"{results['seed']}, {results['minutes']:.1f} minutes; {_where(results)}.",
+        f"{results['seed']}, {results['minutes']:.1f} minutes; {where_of(results)}.",
         "",
     ]
     return "\n".join(lines)
@@ -522,7 +295,7 @@ def stream_table(results: dict[str, Any]) -> str:
         f"images, {memory['pool_over_buffer']:.0f} times less. Resident memory of the whole training, at most, in "
         f"three passes one after the other: {passes} MB. In a second "
         f"{results['find_images_in_shards_per_s']:,} images are found in shards, and "
-        f"{results['stream_alone_images_per_s']:,} streamed without training. One thread trains; {_where(results)}; "
+        f"{results['stream_alone_images_per_s']:,} streamed without training. One thread trains; {where_of(results)}; "
         f"the machine had a load of {results['load_average_before']} from elsewhere.",
         "",
     ]
@@ -531,31 +304,16 @@ def stream_table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write every table again from the results files."""
-    demo, labeler, tuning, voc_cpu, scenes, scenes_tuning = (
+    import voc_tables
+
+    demo, labeler, tuning, scenes, scenes_tuning = (
         json.loads((ROOT / "results" / f"{name}.json").read_text())
-        for name in ("demo", "labeler", "demo_tuning", "voc_cpu", "scenes", "scenes_tuning")
+        for name in ("demo", "labeler", "demo_tuning", "scenes", "scenes_tuning")
     )
     for file in ("README.md", "docs/methods/README.md"):
         fill(ROOT / file, "scenes", scenes_table(scenes))
     fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(scenes_tuning))
-    voc_tuning = json.loads((ROOT / "results/voc2007/tuning.json").read_text())
-    fill(ROOT / "docs/experiments.md", "voc_tuning", voc_tuning_table(voc_tuning))
-    cpu_pretrained = json.loads((ROOT / "results/voc2007/cpu_pretrained.json").read_text())
-    fill(ROOT / "docs/experiments.md", "voc_cpu_pretrained", voc_tuning_table(cpu_pretrained))
-    voc_paper = json.loads((ROOT / "results/voc2007/paper_first.json").read_text())
-    fill(ROOT / "docs/experiments.md", "voc_paper", voc_paper_table(voc_paper))
-    fill(ROOT / "docs/speed.md", "voc_run", voc_run_line(voc_paper))
-    fill(ROOT / "docs/voc.md", "voc_cpu", voc_cpu_table(voc_cpu))
-    same_data = json.loads((ROOT / "results/voc2007/same_data.json").read_text())
-    for file in ("README.md", "docs/voc.md"):
-        fill(ROOT / file, "voc_same_data", track_table(same_data))
-    fill(ROOT / "docs/voc.md", "voc_pseudo_labels", pseudo_label_table(same_data))
-    fill(ROOT / "docs/voc.md", "voc_class_gain", class_gain_table(same_data))
-    pseudo_label_figure(same_data, ROOT / "docs/voc_pseudo_labels.svg")
-    for name in ("pretrained_tuning", "cpu_learning_rate", "remedies"):
-        tuned = json.loads((ROOT / f"results/voc2007/{name}.json").read_text())
-        fill(ROOT / "docs/experiments.md", f"voc_{name}", grid_tuning_table(tuned))
-    voc_cpu_figure(voc_cpu, ROOT / "docs/voc_cpu.svg")
+    voc_tables.main()
     for file in ("README.md", "docs/demo.md"):
         fill(ROOT / file, "demo", demo_table(demo))
     one_thread = json.loads((ROOT / "results/demo_one_thread.json").read_text())

@@ -12,7 +12,8 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from tables import ROOT, fill, voc_cpu_figure, voc_cpu_table, write_json
+from tables import ROOT, fill, write_json
+from voc_tables import voc_cpu_figure, voc_cpu_table
 
 from percentmatch.benchmark import summary
 from percentmatch.config import Config

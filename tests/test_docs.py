@@ -19,6 +19,7 @@ from percentmatch.data.scenes import draw_scenes
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import tables  # noqa: E402
+import voc_tables  # noqa: E402
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
 
@@ -151,31 +152,7 @@ def test_there_is_no_page_without_a_method() -> None:
         ("docs/experiments.md", "scenes_tuning", lambda: tables.scenes_tuning_table(results("scenes_tuning"))),
         ("README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
         ("docs/methods/README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
-        ("docs/experiments.md", "voc_tuning", lambda: tables.voc_tuning_table(results("voc2007/tuning"))),
-        (
-            "docs/experiments.md",
-            "voc_cpu_pretrained",
-            lambda: tables.voc_tuning_table(results("voc2007/cpu_pretrained")),
-        ),
-        ("docs/experiments.md", "voc_paper", lambda: tables.voc_paper_table(results("voc2007/paper_first"))),
-        ("docs/speed.md", "voc_run", lambda: tables.voc_run_line(results("voc2007/paper_first"))),
         ("docs/shards.md", "stream", lambda: tables.stream_table(results("stream"))),
-        ("docs/voc.md", "voc_cpu", lambda: tables.voc_cpu_table(results("voc_cpu"))),
-        ("docs/voc.md", "voc_same_data", lambda: tables.track_table(results("voc2007/same_data"))),
-        ("README.md", "voc_same_data", lambda: tables.track_table(results("voc2007/same_data"))),
-        ("docs/voc.md", "voc_pseudo_labels", lambda: tables.pseudo_label_table(results("voc2007/same_data"))),
-        ("docs/voc.md", "voc_class_gain", lambda: tables.class_gain_table(results("voc2007/same_data"))),
-        (
-            "docs/experiments.md",
-            "voc_pretrained_tuning",
-            lambda: tables.grid_tuning_table(results("voc2007/pretrained_tuning")),
-        ),
-        (
-            "docs/experiments.md",
-            "voc_cpu_learning_rate",
-            lambda: tables.grid_tuning_table(results("voc2007/cpu_learning_rate")),
-        ),
-        ("docs/experiments.md", "voc_remedies", lambda: tables.grid_tuning_table(results("voc2007/remedies"))),
         ("docs/many-classes.md", "classes", lambda: tables.classes_table(results("classes"))),
         ("SECURITY.md", "fuzz", lambda: tables.fuzz_table(results("fuzz"))),
         ("docs/reliability.md", "faults", lambda: tables.faults_table(results("faults"))),
@@ -183,6 +160,11 @@ def test_there_is_no_page_without_a_method() -> None:
 )
 def test_tables_are_those_of_the_results(page: str, block: str, table) -> None:
     assert tables.read_block(ROOT / page, block) == table()
+
+
+@pytest.mark.parametrize(("page", "block", "table", "name"), voc_tables.BLOCKS)
+def test_tables_of_photographs_are_those_of_the_results(page: str, block: str, table, name: str) -> None:
+    assert tables.read_block(ROOT / page, block) == table(results(name))
 
 
 def test_seeds_that_chose_options_are_not_those_of_the_comparison() -> None:
