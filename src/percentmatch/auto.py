@@ -15,13 +15,16 @@ from percentmatch.device import pick_device
 from percentmatch.methods import checked_options
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
+from percentmatch.presets import SOFT
 
 PRETRAINED_BACKBONE = {"cpu": OFFLINE_BACKBONE, "cuda": "resnet50"}
 RANDOM_BACKBONE = {"cpu": "resnet18", "cuda": "resnet50"}
 SAMPLED = 32  # images whose size is looked at
 STEP = 32  # image sizes are multiples of this
 LONG = 1000  # steps from which on a run gains by strong views and mixup
-MOVES = 0.2  # how far pretrained weights may go: steps x learning rate
+MOVES = 0.1  # how far pretrained weights may go: steps x learning rate
+# options that keep their meaning where every pair has a soft pseudo-label; any other asks for the paper's rule
+WITH_SOFT = {*SOFT, "momentum", "weight", "warmup_steps", "unseen_classes"} - {"gate", "selection", "targets"}
 WHERE = {
     "pretrained": "ImageNet weights from the Hub",
     "offline": "ImageNet weights from the installed package, without the Hub",
@@ -89,6 +92,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "save_every": max(steps // 5, 1),
         "ema_decay": min(max(round(1 - 10 / steps, 4), 0.9), 0.999),
         "head": "linear",
+        "prior_bias": True,
         "optimizer": optimizer,
         "lr": float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}") if pretrained else 1e-3,
         "weight_decay": 0.05 if optimizer == "adamw" else 1e-4,
@@ -98,8 +102,11 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "strong_view": {"ops": 3 if short else 8, "crop_scale": view["crop_scale"]},
         "method": method,
     }
+    if method == "supervised":
+        chosen["options"] = {"loss": SOFT["loss"]}
     if method == "percentmatch":
-        chosen["options"] = {"scores": "teacher", "warmup_steps": min(steps // 5, 300)}
+        own = given.get("options", {}).keys() <= WITH_SOFT
+        chosen["options"] = {**(SOFT if own else {"scores": "teacher"}), "warmup_steps": min(steps // 5, 300)}
     if "data" not in given:
         chosen["split_kind"] = "every-class"
     settings = merge(chosen, given)
