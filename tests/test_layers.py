@@ -67,7 +67,7 @@ MAY_IMPORT = {
         "sound",
     },
     "show": {"errors", "methods"},
-    "auto": {"errors", "config", "data", "device", "methods", "models"},
+    "auto": {"errors", "config", "data", "device", "methods", "models", "presets"},
     "warm_folder": {"sound", "errors", "config", "checkpoint", "run_folder"},
     "pretrain": {
         "errors",
