@@ -191,6 +191,14 @@ def test_a_quickened_network_learns_the_same_on_a_gpu(backbone: str) -> None:
         torch.testing.assert_close(mine, theirs, rtol=1e-2, atol=1e-2, msg=lambda text, name=name: name + text)
 
 
+@pytest.mark.parametrize(("backbone", "searches"), [("resnet18", True), ("test_efficientnet", False)])
+def test_no_algorithm_is_searched_for_depthwise_layers(backbone: str, searches: bool, monkeypatch) -> None:
+    pytest.importorskip("triton")
+    monkeypatch.setattr(torch.backends.cudnn, "benchmark", True)
+    quicken(build_classifier(backbone, num_classes=2, head="linear", image_size=32), torch.device("cuda"))
+    assert torch.backends.cudnn.benchmark is searches
+
+
 def pool_case(shape: tuple[int, ...]) -> tuple[Tensor, Tensor]:
     """Few different values, so that many windows hold their maximum twice."""
     draw = torch.Generator().manual_seed(0)
