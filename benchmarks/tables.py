@@ -17,6 +17,11 @@ def write_json(path: Path, value: object) -> None:
     path.write_text((short if json.loads(short) == json.loads(text) else text) + "\n")
 
 
+def read(name: str) -> dict[str, Any]:
+    """A results file."""
+    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+
+
 def fill(file: Path, name: str, table: str) -> None:
     """Replace the table `name` in a file."""
     text = file.read_text()
@@ -306,27 +311,21 @@ def main() -> None:
     """Write every table again from the results files."""
     import voc_tables
 
-    demo, labeler, tuning, scenes, scenes_tuning = (
-        json.loads((ROOT / "results" / f"{name}.json").read_text())
-        for name in ("demo", "labeler", "demo_tuning", "scenes", "scenes_tuning")
-    )
     for file in ("README.md", "docs/methods/README.md"):
-        fill(ROOT / file, "scenes", scenes_table(scenes))
-    fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(scenes_tuning))
+        fill(ROOT / file, "scenes", scenes_table(read("scenes")))
+    fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(read("scenes_tuning")))
     voc_tables.main()
+    demo = read("demo")
     for file in ("README.md", "docs/demo.md"):
         fill(ROOT / file, "demo", demo_table(demo))
-    one_thread = json.loads((ROOT / "results/demo_one_thread.json").read_text())
-    fill(ROOT / "docs/demo.md", "demo_threads", demo_threads_line(demo, one_thread))
-    fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(labeler))
-    fill(ROOT / "docs/shards.md", "stream", stream_table(json.loads((ROOT / "results/stream.json").read_text())))
-    fill(ROOT / "SECURITY.md", "fuzz", fuzz_table(json.loads((ROOT / "results/fuzz.json").read_text())))
-    fill(ROOT / "docs/reliability.md", "faults", faults_table(json.loads((ROOT / "results/faults.json").read_text())))
+    fill(ROOT / "docs/demo.md", "demo_threads", demo_threads_line(demo, read("demo_one_thread")))
+    fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(read("labeler")))
+    fill(ROOT / "docs/shards.md", "stream", stream_table(read("stream")))
+    fill(ROOT / "SECURITY.md", "fuzz", fuzz_table(read("fuzz")))
+    fill(ROOT / "docs/reliability.md", "faults", faults_table(read("faults")))
     fill_speed(ROOT / "docs/speed.md", speed_results())
-    fill(ROOT / "docs/experiments.md", "tuning", tuning_table(tuning, ("7", "8")))
-    fill(
-        ROOT / "docs/many-classes.md", "classes", classes_table(json.loads((ROOT / "results/classes.json").read_text()))
-    )
+    fill(ROOT / "docs/experiments.md", "tuning", tuning_table(read("demo_tuning"), ("7", "8")))
+    fill(ROOT / "docs/many-classes.md", "classes", classes_table(read("classes")))
 
 
 if __name__ == "__main__":

@@ -1,12 +1,11 @@
 """Tables and figures of VOC2007, made from results/voc2007: `tables.py` writes them into the docs."""
 
-import json
 import statistics
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from tables import ROOT, fill, spread, where_all, where_of
+from tables import ROOT, fill, read, spread, where_all, where_of
 
 
 def voc_tuning_table(results: dict[str, Any]) -> str:
@@ -234,10 +233,6 @@ def pseudo_label_figure(results: dict[str, Any], file: Path) -> None:
     figure.supylabel("positive pseudo-labels, %")
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
-
-
-def read(name: str) -> dict[str, Any]:
-    return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
 # file, block, what makes the table, and of which results

@@ -20,12 +20,9 @@ ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
 import tables  # noqa: E402
 import voc_tables  # noqa: E402
+from tables import read as results  # noqa: E402
 
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-
-
-def results(name: str) -> dict:
-    return json.loads((ROOT / "results" / f"{name}.json").read_text())
 
 
 def test_the_loop_in_the_readme_runs_and_is_short() -> None:

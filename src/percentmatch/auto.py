@@ -103,10 +103,10 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "method": method,
     }
     if method == "supervised":
-        chosen["options"] = {"loss": SOFT["loss"]}
+        chosen["options"] = {"loss": "bce"}
     if method == "percentmatch":
-        own = given.get("options", {}).keys() <= WITH_SOFT
-        chosen["options"] = {**(SOFT if own else {"scores": "teacher"}), "warmup_steps": min(steps // 5, 300)}
+        soft = given.get("options", {}).keys() <= WITH_SOFT
+        chosen["options"] = {**(SOFT if soft else {"scores": "teacher"}), "warmup_steps": min(steps // 5, 300)}
     if "data" not in given:
         chosen["split_kind"] = "every-class"
     settings = merge(chosen, given)
