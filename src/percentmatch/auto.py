@@ -12,7 +12,7 @@ from percentmatch.config import Config, merge
 from percentmatch.data import check_classes, detected, read_manifest, split_manifest, unlabeled_shards
 from percentmatch.data.decode import BadImage, size_of
 from percentmatch.device import pick_device
-from percentmatch.methods import checked_options
+from percentmatch.methods import checked_options, options_of
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
 from percentmatch.presets import SOFT
@@ -102,8 +102,8 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "strong_view": {"ops": 3 if short else 8, "crop_scale": view["crop_scale"]},
         "method": method,
     }
-    if method == "supervised":
-        chosen["options"] = {"loss": "bce"}
+    if "loss" in options_of(method):
+        chosen["options"] = {"loss": "bce"}  # ASL lifts the scores, and thresholds are for probabilities
     if method == "percentmatch":
         soft = given.get("options", {}).keys() <= WITH_SOFT
         chosen["options"] = {**(SOFT if soft else {"scores": "teacher"}), "warmup_steps": min(steps // 5, 300)}

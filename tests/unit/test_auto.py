@@ -12,7 +12,7 @@ from percentmatch import auto, cli
 from percentmatch.auto import Amount, Machine, choose
 from percentmatch.config import Config
 from percentmatch.errors import UserError
-from percentmatch.methods import checked_options
+from percentmatch.methods import METHODS, checked_options
 from percentmatch.presets import PRESETS
 from percentmatch.run_folder import RunFolder
 
@@ -113,7 +113,11 @@ def test_pseudo_labels_are_soft_unless_the_papers_rule_is_asked_for() -> None:
     for given in ({"upper_percentile": 0.9}, {"gate": "auc"}, {"targets": "hard"}, {"schedule": "curriculum"}):
         options = choose({"options": given}, DATA, CPU).settings["options"]
         assert options == {"scores": "teacher", "warmup_steps": 37} | given
-    assert choose({"method": "supervised"}, DATA, CPU).settings["options"] == {"loss": "bce"}
+
+
+@pytest.mark.parametrize("method", [name for name in METHODS if name not in ("percentmatch", "mixmatch")])
+def test_scores_are_probabilities_with_every_method(method: str) -> None:
+    assert choose({"method": method}, DATA, CPU).settings["options"] == {"loss": "bce"}
 
 
 def test_nothing_is_said_where_everything_was_given() -> None:

@@ -32,7 +32,7 @@ class PseudoLabel(Method):
         facts: Facts,
         *,
         task: Task = "multi-label",
-        loss: Literal["asl", "bce"] = "asl",
+        loss: Literal["asl", "bce"] = "bce",
         upper: float = 0.5,
         lower: float = 0.5,
         weight: float = 1.0,

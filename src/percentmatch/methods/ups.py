@@ -36,7 +36,7 @@ class UPS(Rounds):
         facts: Facts,
         *,
         task: Task = "multi-label",
-        loss: Literal["asl", "bce"] = "asl",
+        loss: Literal["asl", "bce"] = "bce",
         weight: float = 1.0,
         scores: Literal["student", "teacher"] = "teacher",
         num_generations: int = 5,
