@@ -48,7 +48,9 @@ def test_the_grids_for_voc_plan_their_runs(name: str, runs: int, tmp_path: Path)
     assert not any(p.config.official_validation for p in plan)
 
 
-@pytest.mark.parametrize("name", ["pretrained_tuning", "remedies", "ablations", "cpu_pretrained", "cpu_random"])
+@pytest.mark.parametrize(
+    "name", ["pretrained_tuning", "remedies", "ablations", "cpu_pretrained", "cpu_random", "cpu_methods"]
+)
 def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, tmp_path: Path) -> None:
     plan = benchmark.read_grid(Path(__file__).parents[2] / f"benchmarks/voc2007_{name}.yaml", {"root": str(tmp_path)})
     assert len(plan) > 1
