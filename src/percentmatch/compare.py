@@ -235,7 +235,9 @@ def _twin(
 
 
 def _loss(config: Config) -> object:
-    """That of the labeled images, where the method lets one choose."""
+    """That of the labeled images, where it is known."""
+    if config.method == "mixmatch":
+        return "bce"  # it gives no choice
     known = options_of(config.method).get("loss")
     return config.options.get("loss", known.default) if known else None
 

@@ -201,11 +201,14 @@ def test_a_broken_twin_is_continued(own: Path, monkeypatch: pytest.MonkeyPatch, 
         run("compare", own, "--out", own.parent / "twin")
 
 
-def test_the_twin_has_the_loss_and_the_split_of_the_run(whole: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("method", "options"), [("fixmatch", {"loss": "bce"}), ("mixmatch", {})])
+def test_the_twin_has_the_loss_and_the_split_of_the_run(
+    method: str, options: dict, whole: Path, tmp_path: Path
+) -> None:
     """The split came from a file that is gone, and data from Python that is given again."""
     split = RunFolder(whole).read_split()
     (tmp_path / "split.json").write_text(replace(split, labeled=split.labeled[:20]).to_json())
-    brief = replace(TINY, total_steps=1, method="fixmatch", options={"loss": "bce"})
+    brief = replace(TINY, total_steps=1, method=method, options=options)
     train(replace(brief, split_file=str(tmp_path / "split.json")), tmp_path / "a", data=load_data(TINY))
     (tmp_path / "split.json").unlink()
     with pytest.raises(UserError, match="data was given in Python"):
