@@ -264,6 +264,44 @@ def pseudo_label_figure(results: dict[str, Any], file: Path) -> None:
     pyplot.close(figure)
 
 
+def overview_figure(tracks: dict[str, dict[str, Any]], file: Path) -> None:
+    """Supervised and PercentMatch in each track: the means, a small dot for each seed, and what the paper published."""
+    pyplot = _pyplot()
+    figure, grid = pyplot.subplots(1, 2, figsize=(9, 2.6), layout="constrained", sharex=True, sharey=True)
+    colors = {"supervised": "#888888", "percentmatch": "#1f6f8b"}
+    for labeled, axes in zip((500, 1000), grid, strict=True):
+        for place, results in enumerate(tracks.values()):
+            means = {}
+            for method, color in colors.items():
+                scores = [
+                    100 * run["test"]["ema"]["mAP"]
+                    for run in results["runs"]
+                    if (run["method"], run["settings"]["labeled"]) == (method, labeled)
+                ]
+                means[method] = statistics.mean(scores)
+                axes.scatter(scores, [place + 0.22] * len(scores), s=7, color=color)
+                axes.scatter(means[method], place, s=70, color=color, zorder=2, label=method if not place else None)
+                side = -1 if method == "supervised" else 1
+                axes.annotate(
+                    f"{means[method]:.1f}",
+                    (means[method], place),
+                    (7 * side, 0),
+                    textcoords="offset points",
+                    ha="right" if side < 0 else "left",
+                    va="center",
+                    bbox={"boxstyle": "square,pad=0.1", "color": "white"},
+                )
+            axes.plot(means.values(), [place] * 2, color=colors["percentmatch"], linewidth=2, zorder=1)
+        published = float(PUBLISHED["percentmatch", labeled].partition(",")[0])
+        axes.axvline(published, color="#d1495b", linestyle="--", linewidth=1, label="percentmatch, published")
+        axes.set(title=f"{labeled:,} labels", xlim=(15, 90), ylim=(len(tracks) - 0.5, -0.5), xlabel="test mAP, %")
+        axes.set_yticks(range(len(tracks)), list(tracks))
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    figure.savefig(file, metadata={"Date": None})
+    pyplot.close(figure)
+
+
 # file, block, what makes the table, and of which results
 BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
     ("README.md", "voc_same_data", track_table, "voc2007/same_data"),
@@ -288,5 +326,11 @@ BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
 def main() -> None:
     for file, block, table, results in BLOCKS:
         fill(ROOT / file, block, table(read(results)))
+    tracks = {
+        "the paper's recipe": read("voc2007/paper"),
+        "our recipe,\nno other images": read("voc2007/same_data"),
+        "ImageNet weights": read("voc2007/pretrained"),
+    }
+    overview_figure(tracks, ROOT / "docs/voc_overview.svg")
     pseudo_label_figure(read("voc2007/same_data"), ROOT / "docs/voc_pseudo_labels.svg")
     voc_cpu_figure(read("voc_cpu"), ROOT / "docs/voc_cpu.svg")
