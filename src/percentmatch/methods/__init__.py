@@ -26,11 +26,12 @@ from percentmatch.methods.pseudo_label import PseudoLabel
 from percentmatch.methods.supervised import Supervised
 from percentmatch.methods.temporal_ensembling import TemporalEnsembling
 from percentmatch.methods.ups import UPS
-from percentmatch.methods.weak_to_strong import WeakToStrong
+from percentmatch.methods.weak_to_strong import CalibratedToStrong, WeakToStrong
 from percentmatch.records import Facts, Task
 
 __all__ = [
     "METHODS",
+    "CalibratedToStrong",
     "Method",
     "Option",
     "Row",
@@ -65,10 +66,10 @@ METHODS: dict[str, Row] = {
     "uda": Row(WeakToStrong, UDA, "sharpened soft targets of confident pairs (Xie et al. 2020)"),
     "fixmatch": Row(WeakToStrong, FixedThreshold, "one fixed threshold for all classes (Sohn et al. 2020)"),
     "flexmatch": Row(WeakToStrong, FlexMatch, "thresholds that rise as a class is learnt (Zhang et al. 2021)"),
-    "dash": Row(WeakToStrong, Dash, "a shrinking bound on the loss of a pseudo-label (Xu et al. 2021)"),
-    "adamatch": Row(WeakToStrong, AdaMatch, "aligned scores, relative thresholds (Berthelot et al. 2022)"),
-    "freematch": Row(WeakToStrong, FreeMatch, "thresholds that follow the model's confidence (Wang et al. 2023)"),
-    "softmatch": Row(WeakToStrong, SoftMatch, "every pair, weighted by its confidence (Chen et al. 2023)"),
+    "dash": Row(CalibratedToStrong, Dash, "a shrinking bound on the loss of a pseudo-label (Xu et al. 2021)"),
+    "adamatch": Row(CalibratedToStrong, AdaMatch, "aligned scores, relative thresholds (Berthelot et al. 2022)"),
+    "freematch": Row(CalibratedToStrong, FreeMatch, "thresholds that follow the model's confidence (Wang et al. 2023)"),
+    "softmatch": Row(CalibratedToStrong, SoftMatch, "every pair, weighted by its confidence (Chen et al. 2023)"),
     "percentmatch": Row(WeakToStrong, PercentMatch, "percentile thresholds and gap-gated weights (Huang et al. 2022)"),
     "ups": Row(UPS, None, "confident pairs that are certain under dropout, in generations (Rizve et al. 2021)"),
     "curriculum_labeling": Row(

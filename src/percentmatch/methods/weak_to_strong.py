@@ -77,3 +77,23 @@ class WeakToStrong(Method):
         if penalty is not None:
             parts["fairness"], total = penalty.detach(), total + penalty
         return StepLoss(total, parts, pseudo)
+
+
+class CalibratedToStrong(WeakToStrong):
+    """The same for a labeler that takes scores for probabilities.
+
+    loss: "bce", or "asl", which lifts the scores, so that nearly every pair becomes a positive; with one label an image
+        it is cross-entropy
+    scores: pseudo-labels come from the "student" (one concatenated forward pass) or from the moving average of its
+        weights ("teacher", a pass without gradient)
+    """
+
+    def __init__(
+        self,
+        labeler: Labeler,
+        *,
+        task: Task = "multi-label",
+        loss: Literal["asl", "bce"] = "bce",
+        scores: Literal["student", "teacher"] = "student",
+    ) -> None:
+        super().__init__(labeler, task=task, loss=loss, scores=scores)
