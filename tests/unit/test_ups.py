@@ -75,19 +75,21 @@ def test_the_run_is_divided_into_generations(steps: int, generations: int, lengt
     assert method.restarts
 
 
-def test_negative_pairs_push_down_and_the_rest_is_silent() -> None:
+@pytest.mark.parametrize(("options", "down"), [({}, 0.5), ({"loss": "asl"}, 0.0186392)])
+def test_negative_pairs_push_down_and_the_rest_is_silent(options: dict, down: float) -> None:
     """A single unlabeled image, logits 0 on the weak view: positive, negative, not selected.
 
-    ASL's gradient, the focus held: -.5 for the positive; for the negative .45^4 * p (1 - p) / .55 = .0186392; 0.
+    The gradient is -.5 for the positive and 0 for the last; for the negative .5 with binary cross-entropy and,
+    the focus held, .45^4 * p (1 - p) / .55 = .0186392 with ASL.
     """
-    method = UPS(facts(5, 5, 5, pool=1))
+    method = UPS(facts(5, 5, 5, pool=1), **options)
     method.refresh(FakePool([[0.9, 0.01, 0.3]], [[0.0, 0.0, 0.0]]))
     weak, zeros = torch.zeros(1, 3, requires_grad=True), torch.zeros(1, 3)
     batch = Batch(zeros, zeros, zeros, torch.tensor(0), 0, weak=weak, index=torch.tensor([0]))
     loss = method(nn.Identity(), batch, nn.Identity())
     loss.total.backward()
     assert method.views == {"weak"}
-    assert weak.grad.flatten().tolist() == pytest.approx([-0.5, 0.0186392, 0.0], rel=1e-4)
+    assert weak.grad.flatten().tolist() == pytest.approx([-0.5, down, 0.0], rel=1e-4)
 
 
 def test_one_label_an_image() -> None:
