@@ -215,7 +215,6 @@ def _make_folder_of(file: Path) -> None:
 def _embedder(backbone: str, weights: str, image_size: int, device: str) -> Callable[["Tensor"], "Tensor"]:
     """Images (n, 3, h, w) uint8 to the backbone's pooled features, of length 1: (n, d)."""
     import torch
-    from torch import nn
     from torch.nn import functional as F
 
     from percentmatch.augment import resize
@@ -224,12 +223,11 @@ def _embedder(backbone: str, weights: str, image_size: int, device: str) -> Call
 
     place = pick_device(device)
     model = build_classifier(backbone, num_classes=1, head="linear", image_size=image_size, weights=weights)
-    model.head = nn.Identity()  # ty: ignore[invalid-assignment]
     model = model.to(place).eval()
 
     @torch.inference_mode()
     def embed(pixels: "Tensor") -> "Tensor":
-        parts = [model(resize(part.to(place), image_size, model.mean, model.std)) for part in pixels.split(64)]
+        parts = [model.read(resize(part.to(place), image_size, model.mean, model.std)) for part in pixels.split(64)]
         return F.normalize(torch.cat(parts).float(), dim=1).cpu()
 
     return embed

@@ -37,7 +37,16 @@ from percentmatch.meter import Meter, all_finite
 from percentmatch.methods import build_method
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import pseudo_label_quality
-from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, dropout_on, evaluating, quicken
+from percentmatch.models import (
+    Card,
+    Classifier,
+    build_classifier,
+    classifier_bytes,
+    dropout_on,
+    drops,
+    evaluating,
+    quicken,
+)
 from percentmatch.optim import Ema, build_optimizer, device_options, lr_at
 from percentmatch.records import Facts, PseudoLabels
 from percentmatch.run_folder import RunFolder
@@ -179,12 +188,17 @@ class Run:
     ) -> tuple[Tensor, Tensor | None]:
         """Scores of the unlabeled images, see `methods.base.Pool`."""
         network = self.model if model == "student" else self.ema.model
+        assert isinstance(network, Classifier)
         means, deviations, empty = [], [], torch.zeros(0, self.num_classes, device=self.device)
         mode = dropout_on(network) if dropout_passes else evaluating(network)
         with mode, torch.compiler.set_stance("force_eager"):  # compiled for training only
             for images in self.loader.unlabeled_images(BATCH):
-                passes = [scores_of(network(images), self.config.task) for _ in range(max(dropout_passes, 1))]
-                scores = torch.stack(passes)  # (passes, n, c)
+                if drops(network.backbone):
+                    outputs = [network(images) for _ in range(max(dropout_passes, 1))]
+                else:  # then every pass reads the same
+                    seen = network.read(images)
+                    outputs = [network.head(seen) for _ in range(max(dropout_passes, 1))]
+                scores = torch.stack([scores_of(each, self.config.task) for each in outputs])  # (passes, n, c)
                 means.append(scores.mean(0))
                 deviations.append(scores.std(0, correction=0))
         total = len(self.loader.unlabeled)

@@ -233,11 +233,16 @@ def test_scores_of_the_pool_come_in_the_order_of_the_index(tmp_path: Path, monke
     assert all(torch.equal(value, state[key]) for key, value in run.model.state_dict().items())
 
 
-def test_passes_with_dropout_have_a_mean_and_a_deviation(tmp_path: Path) -> None:
-    """Against the passes one by one, from the same seed; another seed draws other ones."""
+@pytest.mark.parametrize(("in_backbone", "reads"), [(0.0, 1), (0.3, 3)])
+def test_passes_with_dropout_have_a_mean_and_a_deviation(tmp_path: Path, in_backbone: float, reads: int) -> None:
+    """Against the passes one by one, from the same seed; another seed draws other ones. No pass is made for nothing."""
     run = new_run(CONFIGS["ups"], tmp_path / "run")
+    backbone, calls = run.ema.model.backbone, []
+    backbone.layer4.append(nn.Dropout(in_backbone).eval())
+    backbone.conv1.register_forward_hook(lambda *_: calls.append(1))
     torch.manual_seed(5)
     mean, deviation = run.probabilities("teacher", dropout_passes=3)
+    assert len(calls) == reads
     torch.manual_seed(5)
     with run_module.dropout_on(run.ema.model), torch.no_grad():
         images = next(run.loader.unlabeled_images(50))

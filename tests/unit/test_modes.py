@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from percentmatch.models import MLDecoder, dropout_on, evaluating
+from percentmatch.models import MLDecoder, dropout_on, drops, evaluating
 
 
 def make_model() -> nn.Sequential:
@@ -51,3 +51,9 @@ def test_the_dropout_of_attention_is_on_too() -> None:
     with dropout_on(decoder), torch.no_grad():
         assert not torch.equal(decoder(tokens), decoder(tokens))
     assert not any(modes(decoder))
+
+
+def test_dropout_counts_where_it_has_an_effect() -> None:
+    assert not drops(nn.Sequential(nn.Linear(2, 2), nn.Dropout(0.0), nn.MultiheadAttention(2, 1)))
+    assert drops(nn.Sequential(nn.Linear(2, 2), nn.Dropout2d(0.1)))
+    assert drops(nn.Sequential(nn.MultiheadAttention(2, 1, dropout=0.1)))

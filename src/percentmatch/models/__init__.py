@@ -2,7 +2,7 @@
 
 from percentmatch.models.classifier import Classifier, LinearHead, build_classifier, to_tokens
 from percentmatch.models.ml_decoder import MLDecoder
-from percentmatch.models.modes import dropout_on, evaluating
+from percentmatch.models.modes import dropout_on, drops, evaluating
 from percentmatch.models.quick import quicken
 from percentmatch.models.saved import Card, Decisions, classifier_bytes, load_classifier, read_card
 
@@ -15,6 +15,7 @@ __all__ = [
     "build_classifier",
     "classifier_bytes",
     "dropout_on",
+    "drops",
     "evaluating",
     "load_classifier",
     "quicken",

@@ -54,8 +54,12 @@ class Classifier(nn.Module):
         self.std = _three(backbone.pretrained_cfg.get("std") or IMAGENET_DEFAULT_STD)
 
     def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.read(images))
+
+    def read(self, images: Tensor) -> Tensor:
+        """What the head sees."""
         images = images.to(next(self.parameters()).dtype)  # float64 if the weights are
-        return self.head(_read(self.backbone, images, as_tokens=isinstance(self.head, MLDecoder)))
+        return _read(self.backbone, images, as_tokens=isinstance(self.head, MLDecoder))
 
 
 def _read(backbone: Any, images: Tensor, *, as_tokens: bool) -> Tensor:

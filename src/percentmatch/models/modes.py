@@ -8,6 +8,12 @@ from torch import nn
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.MultiheadAttention)
 
 
+def drops(model: nn.Module) -> bool:
+    """Whether some of the model's dropout has an effect."""
+    found = [module for module in model.modules() if isinstance(module, DROPPING)]
+    return any((each.dropout if isinstance(each, nn.MultiheadAttention) else each.p) > 0 for each in found)
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Generator[None]:
     """Eval mode."""
