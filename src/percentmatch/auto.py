@@ -12,7 +12,7 @@ from percentmatch.config import Config, merge
 from percentmatch.data import check_classes, detected, read_manifest, split_manifest, unlabeled_shards
 from percentmatch.data.decode import BadImage, size_of
 from percentmatch.device import pick_device
-from percentmatch.methods import checked_options, options_of
+from percentmatch.methods import checked_options, num_students, options_of
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
 from percentmatch.presets import SOFT
@@ -76,8 +76,10 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     else:
         side, usual_batch, passes, fewest, most = 64, 16, 40, 300, min(250 * machine.cores, 4000)
     batch = given.get("labeled_batch", min(usual_batch, max(data.labeled, 4)))
-    steps = given.get("total_steps", min(max(passes * data.labeled // batch, fewest), most))
     method = given.get("method", "percentmatch" if data.unlabeled * 5 >= data.labeled else "supervised")
+    students = num_students(method, given.get("options", {}))
+    total = given.get("total_steps", students * min(max(passes * data.labeled // batch, fewest), most))
+    steps = max(total // students, 1)  # of one student
     optimizer = given.get("optimizer", "adamw")
     short = steps < LONG
     view = {"ops": 1 if short else 3, "crop_scale": 0.5 if short else 0.3, "cutout_ratio": 0.0}
@@ -86,12 +88,13 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "backbone": backbones.get(weights, Config.backbone),  # a file: as `pretrain` and the presets have it
         "image_size": min(side, max(-(-data.side // STEP) * STEP, STEP)),
         "labeled_batch": batch,
-        "total_steps": steps,
-        "log_every": min(max(steps // 20, 1), 50),
-        "eval_every": max(steps // 5, 1),
-        "save_every": max(steps // 5, 1),
+        "total_steps": total,
+        "log_every": min(max(total // 20, 1), 50),
+        "eval_every": max(total // 5, 1),
+        "save_every": max(total // 5, 1),
         "ema_decay": min(max(round(1 - 10 / steps, 4), 0.9), 0.999),
         "head": "linear",
+        "dropout": 0.2 if method == "ups" and given.get("head") != "ml-decoder" else 0.0,  # to measure uncertainty
         "prior_bias": True,
         "optimizer": optimizer,
         "lr": float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}") if pretrained else 1e-3,
@@ -115,13 +118,14 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
 
 def _reasons(settings: Mapping[str, Any], given: Mapping[str, Any], data: Amount, machine: Machine) -> tuple[str, ...]:
     says = {name: f"{value:,}" if isinstance(value, int) else value for name, value in settings.items()}
+    students = num_students(settings["method"], settings.get("options", {}))
     where = "a GPU" if machine.device == "cuda" else f"{machine.cores} CPU cores"
     others = f"{data.unlabeled:,} unlabeled images" if data.unlabeled else "no unlabeled images"
     groups: dict[tuple[str, ...], str] = {
         ("backbone", "weights"): f"{says['backbone']}: {WHERE.get(says['weights'], 'weights of ' + says['weights'])}",
         ("image_size", "total_steps", "labeled_batch"): (
-            f"{says['image_size']} pixels, {says['total_steps']} steps of {says['labeled_batch']} labeled images: "
-            f"for {where}"
+            f"{says['image_size']} pixels, {says['total_steps']} steps of {says['labeled_batch']} labeled images"
+            f"{f', for {students} students in turn' if students > 1 else ''}: for {where}"
         ),
         ("method",): f"{says['method']}: there are {others}",
         ("head", "optimizer", "lr", "mixup"): (

@@ -120,6 +120,31 @@ def test_scores_are_probabilities_with_every_method(method: str) -> None:
     assert choose({"method": method}, DATA, CPU).settings["options"] == {"loss": "bce"}
 
 
+def test_every_new_student_has_a_whole_training() -> None:
+    """All but the number of steps is as for one student, and what was given is divided."""
+    one = choose({"method": "supervised"}, DATA, CPU).settings
+    for method, options, students in (
+        ("ups", {}, 5),
+        ("ups", {"num_generations": 3}, 3),
+        ("curriculum_labeling", {}, 6),
+        ("curriculum_labeling", {"share_step": "0.5"}, 3),
+        ("cap", {}, 1),
+    ):
+        choice = choose({"method": method, "options": options}, DATA, CPU)
+        assert choice.settings["total_steps"] == students * one["total_steps"]
+        assert all(choice.settings[name] == one[name] for name in ("lr", "ema_decay", "mixup", "labeled_view"))
+        assert (f"{students} students" in " ".join(choice.reasons)) == (students > 1)
+        given = choose({"method": method, "options": options, "total_steps": 1000 * students}, DATA, CPU).settings
+        assert (given["total_steps"], given["lr"]) == (1000 * students, 1e-4)
+
+
+def test_ups_has_the_dropout_it_needs() -> None:
+    assert choose({"method": "ups"}, DATA, CPU).settings["dropout"] > 0
+    assert choose({"method": "cap"}, DATA, CPU).settings["dropout"] == 0
+    assert choose({"method": "ups", "head": "ml-decoder"}, DATA, CPU).settings["dropout"] == 0  # it has its own
+    assert choose({"method": "ups", "dropout": 0.5}, DATA, CPU).settings["dropout"] == 0.5
+
+
 def test_nothing_is_said_where_everything_was_given() -> None:
     assert choose(Config(data="voc", root="x").to_dict(), DATA, CPU).reasons == ()
 

@@ -39,6 +39,7 @@ __all__ = [
     "WeakToStrong",
     "build_method",
     "method_row",
+    "num_students",
     "options_of",
 ]
 
@@ -98,6 +99,12 @@ def checked_options(name: str, options: Mapping[str, object]) -> dict[str, objec
         if key not in known:
             raise UserError(f"unknown option '{key}' for method '{name}'{did_you_mean(key, known)}")
     return {key: known[key].parse(value) for key, value in options.items()}
+
+
+def num_students(name: str, options: Mapping[str, object]) -> int:
+    """How many students a run of the method divides its steps among."""
+    defaults = {option.name: option.default for option in options_of(name).values()}
+    return method_row(name).method.num_students({**defaults, **checked_options(name, options)})
 
 
 def build_method(

@@ -1,7 +1,8 @@
 """What a method is: a model and a batch in, a loss out."""
 
 from abc import ABC, abstractmethod
-from typing import Literal, Protocol
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
 
 from torch import Tensor, nn
 
@@ -26,6 +27,11 @@ class Method(nn.Module, ABC):
 
     round_steps: int | None = None  # the loop calls `refresh` before every step that is a multiple of this, but step 0
     restarts: bool = False  # each round begins with a new student, optimizer and learning-rate cycle
+
+    @classmethod
+    def num_students(cls, options: Mapping[str, Any]) -> int:
+        """How many students a run with these options, all of them, divides its steps among: more where it restarts."""
+        return 1
 
     @property
     @abstractmethod

@@ -1,7 +1,8 @@
 """Curriculum labeling: each round teaches a new student the easiest, and ever more, of the pool."""
 
 import math
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
@@ -49,9 +50,13 @@ class CurriculumLabeling(Rounds):
         if not 0 < share_step <= 1:
             raise UserError(f"share_step must be above 0 and at most 1, not {share_step}")
         self.task, self.scores_from, self.share_step = task, scores, share_step
-        self.round_steps = steps_of_a_generation(facts, 1 + math.ceil(1 / share_step - 1e-9))
+        self.round_steps = steps_of_a_generation(facts, self.num_students({"share_step": share_step}))
         self.num_positive = expected_positives(facts)  # (c,)
         self.num_negative = (facts.num_unlabeled or 0) - self.num_positive  # (c,)
+
+    @classmethod
+    def num_students(cls, options: Mapping[str, Any]) -> int:
+        return 1 + math.ceil(1 / options["share_step"] - 1e-9)
 
     def choose(self, pool: Pool, round_number: int) -> tuple[Tensor, Tensor]:
         """With one label an image the paper's rule applies as it is: the images of the largest scores, all classes."""

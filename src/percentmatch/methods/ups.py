@@ -1,6 +1,7 @@
 """UPS: pseudo-labels that are confident and certain under dropout, both ways, from one generation to the next."""
 
-from typing import Literal
+from collections.abc import Mapping
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -66,6 +67,10 @@ class UPS(Rounds):
         self.positive_threshold, self.positive_uncertainty = positive_threshold, positive_uncertainty
         self.negative_threshold, self.negative_uncertainty = negative_threshold, negative_uncertainty
         self.round_steps = steps_of_a_generation(facts, num_generations)
+
+    @classmethod
+    def num_students(cls, options: Mapping[str, Any]) -> int:
+        return options["num_generations"]
 
     def check_model(self, model: nn.Module) -> None:
         if not any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules()):
