@@ -1,5 +1,6 @@
 """Did the unlabeled images help? A run against its supervised twin, or any other, class by class and image by image."""
 
+import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -15,7 +16,7 @@ from percentmatch.data.cache import Progress
 from percentmatch.data.load import print_to_stderr
 from percentmatch.errors import UserError, several
 from percentmatch.evaluate import open_run, probabilities
-from percentmatch.methods import options_of
+from percentmatch.methods import num_students, options_of
 from percentmatch.report.statistics import bootstrap, interval, plain, resamples_of
 from percentmatch.run_folder import MAY_CHANGE, RunFolder
 from percentmatch.show import cell, figures, first, show
@@ -222,6 +223,7 @@ def _twin(
         config,
         method="supervised",
         options={"loss": loss} if loss else {},
+        total_steps=math.ceil(config.total_steps / num_students(config.method, config.options)),  # rate and average fit
         split_file=os.path.abspath(folder.split),
         device=config.device if device == "auto" else device,
     )

@@ -219,6 +219,16 @@ def test_the_twin_has_the_loss_and_the_split_of_the_run(
     assert twin.read_split().labeled == split.labeled[:20]
 
 
+def test_the_twin_has_the_steps_of_one_student(tmp_path: Path) -> None:
+    """Rate and average were chosen for them; that the run had more in all is said."""
+    options = {"share_step": 0.5, "loss": "bce"}  # a supervised round and two more
+    train(replace(TINY, method="curriculum_labeling", options=options, total_steps=7), tmp_path / "a")
+    found = compare(tmp_path / "a")
+    assert RunFolder(tmp_path / "a-supervised").read_config().total_steps == 3
+    assert found["differ"] == ["method", "total_steps"]
+    assert "nlabeled images" not in found["verdict"]
+
+
 def test_two_runs_and_what_else_they_differ_in(own: Path, tmp_path: Path, capsys) -> None:
     run("compare", own, own)
     printed = capsys.readouterr().out
