@@ -49,7 +49,17 @@ def test_the_grids_for_voc_plan_their_runs(name: str, runs: int, tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    "name", ["pretrained_tuning", "paper_open", "remedies", "ablations", "cpu_pretrained", "cpu_random", "cpu_methods"]
+    "name",
+    [
+        "pretrained_tuning",
+        "paper_open",
+        "remedies",
+        "ablations",
+        "cpu_pretrained",
+        "cpu_random",
+        "cpu_methods",
+        "cpu_long",
+    ],
 )
 def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, tmp_path: Path) -> None:
     plan = benchmark.read_grid(Path(__file__).parents[2] / f"benchmarks/voc2007_{name}.yaml", {"root": str(tmp_path)})
