@@ -325,6 +325,7 @@ BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
     ("docs/experiments.md", "voc_pretrained_tuning", grid_tuning_table, "voc2007/pretrained_tuning"),
     ("docs/experiments.md", "voc_cpu_random", grid_tuning_table, "voc2007/cpu_random"),
     ("docs/experiments.md", "voc_cpu_methods", grid_tuning_table, "voc2007/cpu_methods"),
+    ("docs/experiments.md", "voc_cpu_long", grid_tuning_table, "voc2007/cpu_long"),
     ("docs/experiments.md", "voc_remedies", grid_tuning_table, "voc2007/remedies"),
     ("docs/experiments.md", "voc_paper", voc_paper_table, "voc2007/paper_first"),
     ("docs/speed.md", "voc_run", voc_run_line, "voc2007/paper_first"),
