@@ -309,12 +309,14 @@ def stream_table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write every table again from the results files."""
+    import voc_figures
     import voc_tables
 
     for file in ("README.md", "docs/methods/README.md"):
         fill(ROOT / file, "scenes", scenes_table(read("scenes")))
     fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(read("scenes_tuning")))
     voc_tables.main()
+    voc_figures.main()
     demo = read("demo")
     for file in ("README.md", "docs/demo.md"):
         fill(ROOT / file, "demo", demo_table(demo))

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from tables import ROOT, fill, write_json
-from voc_tables import voc_cpu_figure, voc_cpu_table
+from voc_figures import voc_cpu_figure
+from voc_tables import voc_cpu_table
 
 from percentmatch.benchmark import summary
 from percentmatch.config import Config
