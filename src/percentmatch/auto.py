@@ -79,7 +79,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     method = given.get("method", "percentmatch" if data.unlabeled * 5 >= data.labeled else "supervised")
     students = num_students(method, given.get("options", {}))
     total = given.get("total_steps", students * min(max(passes * data.labeled // batch, fewest), most))
-    steps = max(total // students, 1)  # of one student
+    steps = -(-total // students)  # of one student
     optimizer = given.get("optimizer", "adamw")
     short = steps < LONG
     view = {"ops": 1 if short else 3, "crop_scale": 0.5 if short else 0.3, "cutout_ratio": 0.0}

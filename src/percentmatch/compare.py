@@ -1,6 +1,5 @@
 """Did the unlabeled images help? A run against its supervised twin, or any other, class by class and image by image."""
 
-import math
 import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -223,7 +222,7 @@ def _twin(
         config,
         method="supervised",
         options={"loss": loss} if loss else {},
-        total_steps=math.ceil(config.total_steps / num_students(config.method, config.options)),  # rate and average fit
+        total_steps=-(-config.total_steps // num_students(config.method, config.options)),  # those of one student
         split_file=os.path.abspath(folder.split),
         device=config.device if device == "auto" else device,
     )

@@ -224,6 +224,23 @@ def test_presets_and_scenes_keep_the_papers_values(seen: dict[str, Config], tmp_
     assert seen["config"].options == options | {"loss": "asl"}
 
 
+@pytest.mark.parametrize(
+    ("method", "option"),
+    [
+        *(("ups", f"num_generations={value}") for value in ("-3", "0", "1", "1000000")),
+        *(("curriculum_labeling", f"share_step={value}") for value in ("-1", "0", "nan", "1e-320", "2")),
+    ],
+)
+def test_an_impossible_number_of_students_is_refused_by_its_option(
+    method: str, option: str, photos: list[str], seen: dict[str, Config], tmp_path: Path
+) -> None:
+    name = option.partition("=")[0]
+    with pytest.raises(UserError, match=f"{name} must lie between"):
+        cli.run(["train", "--out", str(tmp_path / "run"), *photos, "--method", method, "--option", option])
+    assert not seen
+    assert not (tmp_path / "run").exists()
+
+
 def test_a_used_folder_is_refused_before_anything_is_chosen(
     photos: list[str], seen: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

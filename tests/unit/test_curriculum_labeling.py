@@ -110,7 +110,12 @@ def test_labels_teach_the_weak_view_of_a_single_unlabeled_image() -> None:
 
 @pytest.mark.parametrize(
     ("wrong", "named"),
-    [({"share_step": 0.0}, "share_step"), ({"share_step": 1.5}, "share_step"), ({"scores": "both"}, "scores must be")],
+    [
+        ({"share_step": 0.0}, "share_step"),
+        ({"share_step": 1.5}, "share_step"),
+        ({"share_step": float("nan")}, "share_step"),
+        ({"scores": "both"}, "scores must be"),
+    ],
 )
 def test_bad_options_are_named(wrong: dict, named: str) -> None:
     with pytest.raises(UserError, match=named):

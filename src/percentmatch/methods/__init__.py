@@ -102,7 +102,7 @@ def checked_options(name: str, options: Mapping[str, object]) -> dict[str, objec
 
 
 def num_students(name: str, options: Mapping[str, object]) -> int:
-    """How many students a run of the method divides its steps among."""
+    """How many students divide the steps of a run: more than one where each round begins with a new one."""
     defaults = {option.name: option.default for option in options_of(name).values()}
     return method_row(name).method.num_students({**defaults, **checked_options(name, options)})
 

@@ -30,7 +30,7 @@ class Method(nn.Module, ABC):
 
     @classmethod
     def num_students(cls, options: Mapping[str, Any]) -> int:
-        """How many students a run with these options, all of them, divides its steps among: more where it restarts."""
+        """How many students divide the steps of a run with these options, of which none is left out."""
         return 1
 
     @property

@@ -47,8 +47,6 @@ class CurriculumLabeling(Rounds):
         super().__init__(facts, loss=pair_loss(task, loss), weight=weight, view="weak")
         if scores not in ("student", "teacher"):
             raise UserError(f"scores must be 'student' or 'teacher', not '{scores}'")
-        if not 0 < share_step <= 1:
-            raise UserError(f"share_step must be above 0 and at most 1, not {share_step}")
         self.task, self.scores_from, self.share_step = task, scores, share_step
         self.round_steps = steps_of_a_generation(facts, self.num_students({"share_step": share_step}))
         self.num_positive = expected_positives(facts)  # (c,)
@@ -56,6 +54,8 @@ class CurriculumLabeling(Rounds):
 
     @classmethod
     def num_students(cls, options: Mapping[str, Any]) -> int:
+        if not 0.01 <= options["share_step"] <= 1:
+            raise UserError(f"share_step must lie between 0.01 and 1, not {options['share_step']}")
         return 1 + math.ceil(1 / options["share_step"] - 1e-9)
 
     def choose(self, pool: Pool, round_number: int) -> tuple[Tensor, Tensor]:

@@ -51,8 +51,8 @@ class UPS(Rounds):
         super().__init__(facts, loss=pair_loss(task, loss), weight=weight, view="weak", pool_loss=pool_loss)
         if scores not in ("student", "teacher"):
             raise UserError(f"scores must be 'student' or 'teacher', not '{scores}'")
-        if num_generations < 2 or passes < 2:
-            raise UserError(f"num_generations ({num_generations}) and passes ({passes}) must be at least 2")
+        if passes < 2:
+            raise UserError(f"passes must be at least 2, not {passes}")
         if not 0 <= negative_threshold <= positive_threshold <= 1:
             raise UserError(
                 "thresholds must satisfy 0 <= negative_threshold <= positive_threshold <= 1, "
@@ -66,10 +66,12 @@ class UPS(Rounds):
         self.task, self.scores_from, self.passes = task, scores, passes
         self.positive_threshold, self.positive_uncertainty = positive_threshold, positive_uncertainty
         self.negative_threshold, self.negative_uncertainty = negative_threshold, negative_uncertainty
-        self.round_steps = steps_of_a_generation(facts, num_generations)
+        self.round_steps = steps_of_a_generation(facts, self.num_students({"num_generations": num_generations}))
 
     @classmethod
     def num_students(cls, options: Mapping[str, Any]) -> int:
+        if not 2 <= options["num_generations"] <= 100:
+            raise UserError(f"num_generations must lie between 2 and 100, not {options['num_generations']}")
         return options["num_generations"]
 
     def check_model(self, model: nn.Module) -> None:
