@@ -45,8 +45,8 @@ class Scores:
     last: bool = True  # the last part of the step's batch, where it comes in parts
     index: Tensor | None = None  # (u,) rows of the unlabeled pool
     labeled: Tensor | None = None  # (b, c) probabilities on the labeled views
-    targets: Tensor | None = None  # (b, c) their labels, 0 or 1
-    known: Tensor | None = None  # (b, c) 1 where the label is known
+    targets: Tensor | None = None  # (b, c) their labels, 0 or 1; of mixed images, between them
+    known: Tensor | None = None  # (b, c) how much of the label is known, 0 to 1
 
 
 @dataclass(frozen=True)

@@ -283,22 +283,29 @@ def test_a_batch_without_one_known_label_is_taken(name: str) -> None:
     assert all(value.isfinite().all() for value in method.state_dict().values())
 
 
-@pytest.mark.parametrize("name", METHODS)
-def test_mixed_labeled_images_are_taken(name: str) -> None:
+@pytest.mark.parametrize(("name", "options"), [*VARIANTS, ("percentmatch", {"gate": "auc"})])
+def test_mixed_labeled_images_are_taken(name: str, options: dict) -> None:
     """Labeled images mixed with the next: a share of 1 is the plain batch, one of 0 the next image's labels."""
     batch, model = make_batch(0), make_model()
     partner = {"partner_targets": batch.targets.roll(-1, 0), "partner_known": batch.known.roll(-1, 0)}
+    methods = [make_method(name, **options) for _ in range(4)]
     plain, own, other, swapped = (
-        make_method(name)(model, dataclasses.replace(batch, **change), model).parts["supervised"]
-        for change in (
-            {},
-            {**partner, "own_share": torch.ones(len(batch.images), 1)},
-            {**partner, "own_share": torch.zeros(len(batch.images), 1)},
-            {"targets": partner["partner_targets"], "known": partner["partner_known"]},
+        method(model, dataclasses.replace(batch, **change), model).parts["supervised"]
+        for method, change in zip(
+            methods,
+            (
+                {},
+                {**partner, "own_share": torch.ones(len(batch.images), 1)},
+                {**partner, "own_share": torch.zeros(len(batch.images), 1)},
+                {"targets": partner["partner_targets"], "known": partner["partner_known"]},
+            ),
+            strict=True,
         )
     )
     torch.testing.assert_close(own, plain)
     torch.testing.assert_close(other, swapped)
+    assert_same_state(methods[0], methods[1])
+    assert_same_state(methods[2], methods[3])
     assert not torch.allclose(own, other)
 
 

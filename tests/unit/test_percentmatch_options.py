@@ -2,6 +2,7 @@
 
 import copy
 
+import numpy
 import pytest
 import torch
 import torch.distributed as dist
@@ -159,6 +160,29 @@ def test_the_auc_by_hand() -> None:
     known[0, 1] = known[4, 1] = 0
     memory.update(Scores(torch.rand(2, 4), 0, labeled=labeled.bfloat16(), targets=targets, known=known))
     torch.testing.assert_close(memory.auc(), torch.tensor([0.75, 0.75, 0.0, 0.0]))
+
+
+def test_the_auc_of_mixed_images_is_nearly_that_of_the_images() -> None:
+    """A network that sees the shares of a mixture, with noise. By the images' own labels it would be .8, not .98."""
+    generator, beta = torch.Generator().manual_seed(0), numpy.random.default_rng(0)
+    own = (torch.rand(8000, 2, generator=generator) < torch.tensor([0.05, 0.4])).float()
+    share = torch.from_numpy(beta.beta(0.5, 0.5, size=(8000, 1))).float()
+    mixed = share * own + (1 - share) * own.roll(-1, 0)
+    noise = 2 * torch.randn(8000, 2, generator=generator)
+    found = []
+    for targets in (own, mixed):
+        memory, labeled = LabeledAuc(2, momentum=0.9), (6 * targets - 3 + noise).sigmoid()
+        memory.update(Scores(labeled, 0, labeled=labeled, targets=targets))
+        found.append(memory.auc())
+    torch.testing.assert_close(found[1], found[0], atol=0.02, rtol=0)
+
+
+def test_a_mixed_image_counts_as_far_as_it_leans() -> None:
+    """Positives .8 (1) and .6 (.6), negatives .3 (.4) and .7 (1): .8 beats both, .6 the .4: 1.4 + .24 of 1.6 x 1.4."""
+    memory = LabeledAuc(1, momentum=0.9)
+    scores, targets = torch.tensor([[0.8], [0.6], [0.3], [0.7], [0.9]]), torch.tensor([[1], [0.8], [0.3], [0], [0.5]])
+    memory.update(Scores(scores, 0, labeled=scores, targets=targets))
+    assert memory.auc().item() == pytest.approx(1.64 / 2.24)
 
 
 def test_the_auc_against_scikit_learn() -> None:

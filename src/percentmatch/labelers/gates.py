@@ -28,13 +28,17 @@ class LabeledAuc(nn.Module):
 
     @torch.no_grad()
     def update(self, scores: Scores) -> None:
-        """Learn from the labeled images of one batch, summed over ranks and parts; unknown labels do not count."""
+        """Learn from the labeled images of one batch, summed over ranks and parts; unknown labels do not count.
+
+        A mixed image counts as far as it leans to one side: one that is half of each is neither.
+        """
         if scores.labeled is None or scores.targets is None:
             raise UserError("gate 'auc' learns from labeled images: give Scores its labeled and targets")
         targets = scores.targets.float()
         known = torch.ones_like(targets) if scores.known is None else scores.known.float()
         bin_of = bins_of(scores.labeled, AUC_BINS, "logit")[0].T.expand(2, -1, -1)  # (2, c, b)
-        weights = torch.stack([targets * known, (1 - targets) * known]).mT  # (2, c, b)
+        lean = (2 * targets - 1) * known  # (b, c) from -1, surely a negative, to 1
+        weights = torch.stack([lean, -lean]).clamp(min=0).mT  # (2, c, b)
         counts = self._sums.add(torch.zeros_like(self.masses).scatter_add_(2, bin_of, weights), last=scores.last)
         if counts is not None:
             self.masses.lerp_(counts, 1 - self.momentum)

@@ -3,6 +3,8 @@
 import torch
 from torch import Tensor
 
+from percentmatch.records import Batch
+
 TABLE = 4097  # entries of the table that turns uniform numbers into shares
 
 
@@ -15,6 +17,13 @@ def blend(targets: Tensor, known: Tensor, other: Tensor, other_known: Tensor, sh
     mine, theirs = share * known, (1 - share) * other_known  # (n, c)
     both = mine + theirs
     return (mine * targets + theirs * other) / both.clamp(min=1e-30), both
+
+
+def labels_of(batch: Batch) -> tuple[Tensor, Tensor]:
+    """Targets and known (b, c) of the labeled images as the network sees them: of mixed ones, both by their shares."""
+    if batch.own_share is None or batch.partner_targets is None or batch.partner_known is None:
+        return batch.targets, batch.known
+    return blend(batch.targets, batch.known, batch.partner_targets, batch.partner_known, batch.own_share)
 
 
 def larger_shares(strength: float) -> Tensor:

@@ -8,7 +8,7 @@ from percentmatch.errors import UserError
 from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import Method, pair_loss
 from percentmatch.methods.consistency import soft_targets, squared_error, taught_classes
-from percentmatch.methods.mixing import blend, larger_shares, look_up
+from percentmatch.methods.mixing import blend, labels_of, larger_shares, look_up
 from percentmatch.methods.ramps import full_weights, linear_ramp, ramp_length
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
@@ -61,9 +61,7 @@ class MixMatch(Method):
         with torch.no_grad():
             both = soft_targets(model(torch.cat([batch.weak, batch.weak2])), self.task, self.unseen)  # (2u, c)
         guesses = self._sharpen(both.view(2, len(batch.weak), -1).mean(0))  # (u, c)
-        targets, known = batch.targets, batch.known
-        if batch.own_share is not None and batch.partner_targets is not None and batch.partner_known is not None:
-            targets, known = blend(targets, known, batch.partner_targets, batch.partner_known, batch.own_share)
+        targets, known = labels_of(batch)
         pseudo = PseudoLabels(
             guesses,
             self.taught.expand_as(guesses),

@@ -9,6 +9,7 @@ from percentmatch.errors import UserError
 from percentmatch.labelers import Labeler
 from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of
+from percentmatch.methods.mixing import labels_of
 from percentmatch.records import Batch, Scores, StepLoss, Task
 
 
@@ -56,6 +57,7 @@ class WeakToStrong(Method):
                     labeled_logits, weak_logits = teacher(torch.cat([batch.images, batch.weak])).split([b, u])
                 else:
                     labeled_logits, weak_logits = logits, teacher(batch.weak)
+        targets, known = labels_of(batch)
         pseudo = self.labeler(
             Scores(
                 weak=scores_of(weak_logits, self.task),
@@ -63,8 +65,8 @@ class WeakToStrong(Method):
                 last=batch.last,
                 index=batch.index,
                 labeled=scores_of(labeled_logits, self.task),
-                targets=batch.targets,
-                known=batch.known,
+                targets=targets,
+                known=known,
             )
         )
         supervised = labeled_loss(self.pair_loss, logits, batch)
