@@ -28,9 +28,13 @@ def test_what_was_drawn_arrives_also_when_the_device_is_behind() -> None:
 def test_memory_that_is_still_written_to_by_earlier_work_is_waited_for() -> None:
     device, drawn = torch.device("cuda", 0), {"rows": torch.arange(1 << 20)}  # 8 MB
     nbytes = drawn["rows"].numel() * 8
+    Sender(device).send(drawn)  # loads kernels and leaves pinned memory at hand: getting either waits for the device
+    torch.cuda.synchronize()
     torch.cuda.empty_cache()
-    before = torch.empty((1 + AHEAD) * nbytes, dtype=torch.uint8, device=device)
+    before = torch.zeros((1 + AHEAD) * nbytes, dtype=torch.uint8, device=device).fill_(1)
     place = before.data_ptr()
+    torch.cuda._sleep(1)
+    torch.cuda.synchronize()
     torch.cuda._sleep(1_000_000_000)  # about half a second
     before.fill_(255)
     del before  # its memory is free again, for work that comes after
