@@ -192,6 +192,18 @@ def grid_tuning_table(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", about, ""])
 
 
+def ablation_table(results: dict[str, Any]) -> str:
+    """As a grid's validation scores, the best first, with the difference from the run "base"."""
+    score = {run["group"]: 100 * run["validation"]["ema"]["mAP"] for run in results["runs"]}
+    header, rule, *rows, gap, about, end = grid_tuning_table(results).split("\n")
+    best_first = sorted(rows, key=lambda row: -score[row.split(" | ")[0][2:]])
+    lines = [
+        f"{row} {score[name] - score['base']:+.1f} |" if (name := row.split(" | ")[0][2:]) != "base" else f"{row} |"
+        for row in best_first
+    ]
+    return "\n".join([f"{header} difference in mAP |", f"{rule}---|", *lines, gap, about, end])
+
+
 def voc_run_line(run: dict[str, Any]) -> str:
     steps, seconds = run["step"], run["wall_seconds"]
     return f"{seconds:.1f} seconds for {steps:,} steps ({1000 * seconds / steps:.1f} ms each, all included); " + (
@@ -236,6 +248,7 @@ BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
     ("docs/experiments.md", "voc_cpu_methods", grid_tuning_table, "voc2007/cpu_methods"),
     ("docs/experiments.md", "voc_cpu_long", grid_tuning_table, "voc2007/cpu_long"),
     ("docs/experiments.md", "voc_remedies", grid_tuning_table, "voc2007/remedies"),
+    ("docs/experiments.md", "voc_ablations", ablation_table, "voc2007/ablations"),
     ("docs/experiments.md", "voc_paper", voc_paper_table, "voc2007/paper_first"),
     ("docs/speed.md", "voc_run", voc_run_line, "voc2007/paper_first"),
 )
