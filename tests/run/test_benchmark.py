@@ -37,14 +37,16 @@ ROWS = [("a", 0, 3e-4), ("b", 0, 1e-3), ("a", 1, 3e-4), ("b", 1, 1e-3)]
 
 
 @pytest.mark.parametrize(
-    ("name", "runs"), [("same_data", 2 * 2 * 3), ("pretrained", 4 * 2 * 3), ("paper", 8 * 2), ("ceiling", 1)]
+    ("name", "runs"),
+    [("same_data", 2 * 2 * 3), ("same_data_long", 2 * 3), ("pretrained", 4 * 2 * 3), ("paper", 8 * 2), ("ceiling", 1)],
 )
 def test_the_grids_for_voc_plan_their_runs(name: str, runs: int, tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "benchmarks" / f"voc2007_{name}.yaml"
     plan = benchmark.read_grid(file, {"root": str(tmp_path)})
     assert len(plan) == runs
     assert all((p.config.validation, p.config.image_size) == (0, 224) for p in plan)
-    assert len({p.warm.name for p in plan if p.warm}) == {"same_data": 3, "ceiling": 1}.get(name, 0)
+    warm_starts = {"same_data": 3, "same_data_long": 3, "ceiling": 1}.get(name, 0)
+    assert len({p.warm.name for p in plan if p.warm}) == warm_starts
     assert not any(p.config.official_validation for p in plan)
 
 
