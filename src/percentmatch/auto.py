@@ -109,7 +109,9 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         chosen["options"] = {"loss": "bce"}  # ASL lifts the scores, and thresholds are for probabilities
     if method == "percentmatch":
         soft = given.get("options", {}).keys() <= WITH_SOFT
-        chosen["options"] = {**(SOFT if soft else {"scores": "teacher"}), "warmup_steps": min(steps // 5, 300)}
+        chosen["options"] = SOFT if soft else {"scores": "teacher"}
+    if "warmup_steps" in options_of(method):
+        chosen["options"] = {**chosen["options"], "warmup_steps": max(min(steps // 5, 300), 1)}
     if "data" not in given:
         chosen["split_kind"] = "every-class"
     settings = merge(chosen, given)

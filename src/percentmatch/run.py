@@ -352,6 +352,13 @@ class Run:
         self.write_row({"step": 0, "kind": "start", "split": self.split.digest, "unseen_classes": unseen})
         if unseen and is_main():
             print(f"no labeled image shows {several(unseen)}: never a positive pseudo-label", file=sys.stderr)
+        first, total = self.method.first_step, self.config.total_steps
+        if first >= total and is_main():
+            print(
+                f"{self.config.method} learns from unlabeled images after {first:,} steps and the run has {total:,}: "
+                "it never does; lower --option warmup_steps or raise --total-steps",
+                file=sys.stderr,
+            )
 
     def finish(self) -> dict[str, Any]:
         """Score the last iterate, once, on validation and test images, and write the model with its decisions."""

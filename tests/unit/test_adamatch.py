@@ -99,6 +99,22 @@ def test_with_one_label_an_image_rows_are_rescaled() -> None:
     assert found.upper.tolist() == pytest.approx([0.475] * 3)
 
 
+def test_a_class_is_not_aligned_before_a_label_of_it_is_known() -> None:
+    """Both classes score .067. Class 1 has no known label yet; at a mean of .5 its scores would become positives."""
+    labeler = AdaMatch(facts(10, 10))
+    weak, known = torch.full((4, 2), 0.067), torch.tensor([[1.0, 0.0]])
+    for step in range(3):
+        found = labeler(Scores(weak, step, labeled=torch.full((1, 2), 0.067), known=known))
+    assert found.targets.sum() == 0
+
+
+def test_shares_of_known_labels_do_not_lower_the_means() -> None:
+    """As of a mixed image, three tenths of which are of an image with a known label."""
+    labeler = AdaMatch(facts(10))
+    labeler(Scores(column(0.4), 0, labeled=column(0.8), known=column(0.3)))
+    torch.testing.assert_close(labeler.means, torch.tensor([[0.8], [0.8], [0.4]]))
+
+
 @pytest.mark.parametrize(("source", "expected"), [("student", 0.8), ("teacher", 0.2)])
 def test_labeled_scores_come_from_whom_the_others_do(source: str, expected: float) -> None:
     """The student is the identity, so images are logits; the teacher turns them over."""

@@ -90,8 +90,11 @@ def test_the_pool_is_labeled_after_each_pass_and_after_the_warm_up() -> None:
     """
     assert CAP(facts([1], pool=10, batch=4)).round_steps == 3
     assert CAP(facts([1], pool=10, batch=4), refresh_steps=5).round_steps == 5
+    assert CAP(facts([1], pool=10_000, batch=4)).round_steps == 20  # a pass is 2,500 steps and the run 100
+    assert CAP(facts([1], pool=10_000, batch=4), refresh_steps=30).round_steps == 30
     for warmup, first in ((0, 1), (3, 1), (6, 2), (7, 3)):
         method = CAP(facts([1], pool=10, batch=4), warmup_steps=warmup)
+        assert method.first_step == 3 * first
         pool = FakePool(torch.rand(10, 1))
         labeled = []
         for _ in range(4):

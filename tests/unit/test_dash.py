@@ -64,6 +64,9 @@ def test_unknown_labels_do_not_count() -> None:
     assert labeler.steps_learnt == 0
     labeler(Scores(torch.rand(1, 1), 1, labeled=labeled, known=torch.tensor([[1.0], [0.0]])))
     assert at(labeler, 2, 0.5).upper.item() == pytest.approx(0.8)
+    labeler = Dash(facts(10), factor=1.0, warmup_steps=1, decay_steps=10)
+    labeler(Scores(torch.rand(1, 1), 0, labeled=labeled, known=torch.tensor([[0.3], [0.0]])))  # of a mixed image
+    assert at(labeler, 1, 0.5).upper.item() == pytest.approx(0.8)
 
 
 def test_a_loss_above_chance_selects_every_pair_but_one_half() -> None:

@@ -13,6 +13,7 @@ from percentmatch.errors import UserError
 from percentmatch.histogram import ScoreHistogram, bins_of
 from percentmatch.labelers import PercentMatch
 from percentmatch.labelers.gates import AUC_BINS, LabeledAuc
+from percentmatch.losses import cross_entropy
 from percentmatch.records import Facts, Scores
 
 
@@ -495,6 +496,31 @@ def test_soft_targets_of_one_label_an_image_sum_to_one() -> None:
     weak = torch.rand(60, 3, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
     labeler(Scores(weak, 0))
     torch.testing.assert_close(labeler(Scores(weak, 1)).targets.sum(dim=1), torch.ones(60))
+
+
+def test_a_soft_row_of_one_label_an_image_has_the_weight_of_its_best_class() -> None:
+    """Class 0 is open and class 1 shut. Weights of their own for the terms of a cross-entropy would teach p = (1, 0)."""
+    labeler = PercentMatch(
+        facts(50, 50), task="single-label", selection="all", targets="soft", gate="auc", warmup_steps=0
+    ).eval()
+    labeler.labeled_auc.masses[0, :, 200] = 1.0
+    labeler.labeled_auc.masses[1, 0, 50] = labeler.labeled_auc.masses[1, 1, 200] = 1.0  # AUC 1 and 0.5
+    found = labeler(Scores(torch.tensor([[0.7, 0.3], [0.1, 0.9]]), 5))
+    assert found.pair_weights.tolist() == [[1, 1], [0, 0]]
+    logits = torch.zeros(1, 2, requires_grad=True)
+    (cross_entropy(logits, found.targets[:1]) * found.pair_weights[:1]).sum().backward()
+    torch.testing.assert_close(logits.grad, 0.5 - found.targets[:1])  # its least is at the targets
+
+
+def test_labeling_every_image_leaves_out_rows_of_an_unseen_class() -> None:
+    weak = torch.tensor([[0.05, 0.05, 0.9], [0.8, 0.1, 0.1]])
+    for targets, rows in (("hard", [0, 1]), ("soft", [1, 1])):  # a soft row has nothing for the unseen class
+        labeler = PercentMatch(
+            facts(50, 50, 0), task="single-label", selection="all", targets=targets, gate="none", warmup_steps=0
+        )
+        found = labeler(Scores(weak, 5))
+        assert found.pair_weights.tolist() == [[row] * 3 for row in rows]
+        assert ((found.targets * found.pair_weights)[:, 2] == 0).all()
 
 
 @pytest.mark.parametrize("option", ["selection", "targets"])

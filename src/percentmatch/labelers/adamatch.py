@@ -51,6 +51,7 @@ class AdaMatch(Labeler):
 
     def forward(self, scores: Scores) -> PseudoLabels:
         labeled_mean, labeled_confidence, weak_mean = self.means  # (c,) each, from the state before this batch
+        labeled_mean = labeled_mean.where(self.steps_learnt[0] > 0, weak_mean)  # before a label is known: not aligned
         aligned = align(scores.weak, weak_mean, labeled_mean, self.task)  # (u, c)
         least = self.threshold * labeled_confidence
         if self.task == "multi-label":
@@ -79,4 +80,4 @@ class AdaMatch(Labeler):
         learns = counts > 0
         self.steps_learnt.add_(learns)
         rate = (1 / self.steps_learnt.clamp(min=1)).clamp(min=1 - self.momentum) * learns  # (3, c)
-        self.means.lerp_(totals / counts.clamp(min=1), rate)
+        self.means.lerp_(totals / counts.clamp(min=1e-12), rate)  # of mixed images, less than one label may be known

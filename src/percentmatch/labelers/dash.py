@@ -90,5 +90,5 @@ class Dash(Labeler):
             return
         learns = (sums[1] > 0) & (self.steps_learnt < self.warmup_steps)  # a step without known labels does not count
         self.steps_learnt.add_(learns)
-        change = sums[0] / sums[1].clamp(min=1) - self.first_bound
+        change = sums[0] / sums[1].clamp(min=1e-12) - self.first_bound
         self.first_bound.add_(learns * change / self.steps_learnt.clamp(min=1))

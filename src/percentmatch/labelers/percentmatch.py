@@ -9,7 +9,7 @@ from torch import Tensor
 
 from percentmatch.errors import UserError
 from percentmatch.histogram import ScoreHistogram
-from percentmatch.labelers.base import Labeler, select
+from percentmatch.labelers.base import Labeler, hard_labels, select
 from percentmatch.labelers.gates import Gate, LabeledAuc, logit_gap, ramp
 from percentmatch.labelers.schedules import Schedule, moving_steps, percentiles_at
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
@@ -138,9 +138,12 @@ class PercentMatch(Labeler):
         if self.selection == "soft":
             pseudo = self._soften(pseudo, scores.weak, *percentiles)
         if self.selection == "all":
-            pseudo = replace(pseudo, mask=torch.ones_like(pseudo.mask))
+            pseudo = replace(pseudo, mask=self._every_pair(scores.weak))
         if self.soft_targets:
             pseudo = replace(pseudo, targets=self._aligned(scores.weak))
+            if self.task == "single-label" and self.gate != "none":  # a row is one loss: the weight of its best class
+                best = pseudo.targets.argmax(dim=1, keepdim=True)  # (u, 1)
+                pseudo = replace(pseudo, weights=weights[best].expand_as(pseudo.targets))
         if self.training:
             self.histogram.update(scores.weak, last=scores.last)
             if self.labeled_auc is not None:
@@ -178,6 +181,12 @@ class PercentMatch(Labeler):
         shifted = (weak.float().logit(1e-6) + self.histogram.logit_shift(1 - self.negative_ratio)).sigmoid()
         shifted = shifted.masked_fill(self.unseen, 0.0)
         return shifted / shifted.sum(dim=1, keepdim=True) if self.task == "single-label" else shifted
+
+    def _every_pair(self, weak: Tensor) -> Tensor:
+        """A mask (u, c) of all pairs but, with one hard label an image, rows whose best class is unseen."""
+        if self.task == "single-label" and not self.soft_targets:
+            return hard_labels(weak, self.unseen, self.task)[1]
+        return torch.ones_like(weak, dtype=torch.float32)
 
     def _soften(self, pseudo: PseudoLabels, weak: Tensor, upper: Tensor, lower: Tensor) -> PseudoLabels:
         """Full weight beyond the percentiles `upper` and `lower` (c,), none at the labeled share of negatives.

@@ -26,6 +26,7 @@ class Method(nn.Module, ABC):
     """The model is an argument, so `method.state_dict()` is exactly the method's own state."""
 
     round_steps: int | None = None  # the loop calls `refresh` before every step that is a multiple of this, but step 0
+    first_step: int = 0  # before it, unlabeled images teach nothing
     restarts: bool = False  # each round begins with a new student, optimizer and learning-rate cycle
 
     @classmethod

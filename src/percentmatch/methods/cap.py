@@ -18,8 +18,8 @@ class CAP(Rounds):
 
     loss: "asl" (asymmetric, the paper's) or "bce"; with one label an image it is cross-entropy
     weight: of the unlabeled loss
-    warmup_steps: labeled images only before this step; the pool is first labeled when the next pass over it begins
-    refresh_steps: steps between two labelings of the pool; 0 is one pass over it
+    warmup_steps: labeled images only before this step; the pool is first labeled at the next of its labelings
+    refresh_steps: steps between two labelings of the pool; 0 is one pass over it, or a fifth of the run if that is less
     """
 
     def __init__(
@@ -38,8 +38,9 @@ class CAP(Rounds):
         if not refresh_steps and not facts.unlabeled_batch:
             raise UserError("refresh_steps must be given where the unlabeled batch is not known")
         one_pass = math.ceil((facts.num_unlabeled or 0) / max(facts.unlabeled_batch, 1))
-        length = refresh_steps or max(one_pass, 1)
+        length = refresh_steps or max(min(one_pass, facts.total_steps // 5 or one_pass), 1)
         self.task, self.round_steps, self.first_round = task, length, math.ceil(warmup_steps / length)
+        self.first_step = max(self.first_round, 1) * length
         self.num_pool, self.num_positive = facts.num_unlabeled or 0, expected_positives(facts)  # (c,)
 
     def choose(self, pool: Pool, round_number: int) -> tuple[Tensor, Tensor] | None:
