@@ -499,7 +499,7 @@ def test_soft_targets_of_one_label_an_image_sum_to_one() -> None:
 
 
 def test_a_soft_row_of_one_label_an_image_has_the_weight_of_its_best_class() -> None:
-    """Class 0 is open and class 1 shut. Weights of their own for the terms of a cross-entropy would teach p = (1, 0)."""
+    """Class 0 is open and class 1 shut. Weights of their own for the terms of a cross-entropy teach p = (1, 0)."""
     labeler = PercentMatch(
         facts(50, 50), task="single-label", selection="all", targets="soft", gate="auc", warmup_steps=0
     ).eval()
