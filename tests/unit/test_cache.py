@@ -12,6 +12,7 @@ import torch
 from PIL import Image
 
 from percentmatch.data import cache, cache_file
+from percentmatch.data import decode as decode_module
 from percentmatch.data.cache import Cached, cache_folder, open_cache
 from percentmatch.data.decode import cannot_read, decode
 from percentmatch.errors import UserError
@@ -100,6 +101,27 @@ def test_bad_images(folder: Path, number: int):
     assert reds(cached) == [0 if row in (2, 5) else row for row in range(number)]
     draw(paths[2], 2)
     assert list(opened(paths, folder, skip_bad=True, workers=1).bad) == [5]
+
+
+def test_a_file_that_could_not_be_read_is_tried_again(folder: Path, monkeypatch: pytest.MonkeyPatch):
+    """Permissions of another owner, or storage with hiccups: neither shows in the file's size, time or mode."""
+    paths = pictures(folder, FEW)
+    paths[4].write_bytes(b"damaged")
+    whole = decode_module._read_file
+
+    def refuse(path: str | Path) -> bytes:
+        if str(path) == str(paths[2]):
+            raise PermissionError(13, "Permission denied")
+        return whole(path)
+
+    monkeypatch.setattr(decode_module, "_read_file", refuse)
+    assert opened(paths, folder, skip_bad=True).bad.keys() == {2, 4}
+    assert opened(paths, folder, skip_bad=True).decoded == 0
+    monkeypatch.setattr(decode_module, "_read_file", whole)
+    again = opened(paths, folder, skip_bad=True)
+    assert (again.decoded, again.bad.keys(), again.changed) == (1, {4}, ())
+    assert again.pixels[2, 0, 0, 0] == 2
+    assert opened(paths, folder, skip_bad=True).decoded == 0
 
 
 def test_nothing_is_kept_if_all_images_are_bad(folder: Path, tmp_path: Path):

@@ -1,5 +1,6 @@
 """Labels in every format that is understood, found out by themselves, and one sentence for each mistake."""
 
+import csv
 import json
 import re
 from pathlib import Path
@@ -206,6 +207,10 @@ def test_metadata_in_part_folders(folder: Path) -> None:
         "validation/b.jpg": "validation",
     }
     assert all(path.is_file() for path in manifest.paths)
+    own = {"file_name": "c.jpg", "labels": ["cat"], "split": "train"}
+    (folder / "set" / "test" / "metadata.jsonl").write_text(json.dumps(own))
+    with pytest.raises(UserError, match=r"test/metadata\.jsonl, line 1: it says 'train' and lies in the folder 'test'"):
+        read_labels(folder / "set")
     (folder / "set" / "test" / "metadata.jsonl").write_text(json.dumps({"file_name": "c.jpg", "tags": ["cat"]}))
     with pytest.raises(UserError, match=r"train/metadata\.jsonl has other columns than .*test/metadata\.jsonl"):
         read_labels(folder / "set")
@@ -224,6 +229,22 @@ def test_annotators_who_differ_leave_a_class_unknown_unless_one_is_the_truth(fol
     assert manifest.class_names == ("cat", "cow", "dog")
     assert manifest.known.tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 1]]
     assert (manifest.targets * manifest.known).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+
+
+def test_what_was_drawn_counts_in_short_exports_too(folder: Path) -> None:
+    about = {"x": 1.5, "y": 2, "original_width": 8}
+    boxes = [{**about, "rectanglelabels": ["cow"]}, {**about, "polygonlabels": ["cat", "cow"]}, about]
+    answers = [boxes, ["dog"], [], {"choices": ["cat", "dog"]}]
+    short = [{"image": name, "pets": answer, **MIN_ABOUT} for name, answer in zip(IMAGES, answers, strict=True)]
+    (folder / "x.json").write_text(json.dumps(short))
+    with open(folder / "x.csv", "w", newline="") as file:
+        writer = csv.DictWriter(file, short[0].keys())
+        writer.writeheader()
+        writer.writerows({**each, "pets": json.dumps(each["pets"])} for each in short)
+    for name in ("x.json", "x.csv"):
+        manifest = read_labels(folder / name, folder / "photos")
+        assert manifest.class_names == ("cat", "cow", "dog")
+        assert manifest.targets.tolist() == [[1, 1, 0], [0, 0, 1], [0, 0, 0], [1, 0, 1]]
 
 
 MALFORMED = {
@@ -266,6 +287,19 @@ MALFORMED = {
         r"task 1: an annotation has no list",
     ),
     "bad choices": ("x.json", json.dumps([task("a.jpg", [1])]), r"task 1: \[1\] are no choices"),
+    "levels": (
+        "x.json",
+        json.dumps([{**task("a.jpg", []), "annotations": [{"result": [{"type": "taxonomy", "value": {}}]}]}]),
+        r"x\.json, task 1: the answer is a taxonomy",
+    ),
+    "levels, short": ("x.json", '[{"image": "a.jpg", "x": [["animal", "cat"]]}]', r"task 1: the answer is a taxonomy"),
+    "levels in a CSV": ("x.csv", LS_CSV.replace("choices", "taxonomy"), r"x\.csv, line 2: the answer is a taxonomy"),
+    "a rating": ("x.json", '[{"image": "a.jpg", "x": {"rating": 4}}]', r"task 1: \{'rating': 4\} are no choices"),
+    "two parts": (
+        "x.json",
+        json.dumps({"samples": [sample("a.jpg", "cat", tags=("train", "blurry", "test"))]}),
+        r"x\.json, sample 1: its tags name the parts test and train; keep one",
+    ),
     "two answers": ("x.json", '[{"image": "a.jpg", "x": "cat", "y": "dog"}]', r"task 1: .* the answers 'x', 'y'"),
     "no task at all": ("x.json", "[]", r"x\.json names no image"),
     "missing image": (

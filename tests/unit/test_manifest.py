@@ -134,9 +134,9 @@ def test_a_folder_is_read_below_and_sorted(tmp_path: Path) -> None:
 
 
 def test_a_text_list_is_relative_to_its_folder(tmp_path: Path) -> None:
-    write(tmp_path, "in/a.jpg", "in/sub/B.JPG", "out/c.jpg")
-    absolute = (tmp_path / "out/c.jpg").as_posix()
-    lines = ["\ufeffa.jpg", "", "sub\\b.jpg", "../out/c.jpg", "./a.jpg  ", absolute]
+    write(tmp_path, "in/a.jpg", "in/sub/B.JPG", "out/c.jpg", "out/d.jpg")
+    again, absolute = ((tmp_path / f"out/{name}.jpg").as_posix() for name in "cd")
+    lines = ["\ufeffa.jpg", "", "sub\\b.jpg", "../out/c.jpg", "./a.jpg  ", again, absolute]
     (tmp_path / "in/list.txt").write_bytes("\r\n".join(lines).encode())
     manifest = unlabeled_manifest(tmp_path / "in/list.txt", ["cat"])
     assert manifest.ids == ("a.jpg", "sub/B.JPG", "../out/c.jpg", absolute)

@@ -99,6 +99,17 @@ def test_spellings_of_the_same_table(folder: Path, bom: str, end: str, mark: str
     assert all(path.is_file() for path in manifest.paths)
 
 
+def test_two_paths_to_one_file_are_one_image(folder: Path, tmp_path: Path) -> None:
+    (folder / "link").symlink_to(folder / "sub", target_is_directory=True)
+    again = f"../{folder.name}/a.jpg", str(folder / "a.jpg"), "link/e.avif", f"link/../../{folder.name}/sub/e.avif"
+    rows = "".join(f"{name},{'x' if 'a.jpg' in name else 'y'}\n" for name in ("a.jpg", "sub/e.avif", *again))
+    manifest = read(folder, f"image,labels\n{rows}")
+    assert manifest.ids == ("a.jpg", "sub/e.avif")
+    for name in again:
+        with pytest.raises(UserError, match=r"and .*line 4 give '(a\.jpg|sub/e\.avif)' different labels"):
+            read(folder, f"image,labels\na.jpg,x\nsub/e.avif,y\n{name},z\n")
+
+
 def test_images_may_lie_elsewhere_and_the_same_row_twice_counts_once(folder: Path, tmp_path_factory) -> None:
     manifest = read(tmp_path_factory.mktemp("other"), "path,class\na.jpg,cat\na.jpg,cat\n./a.jpg,cat\n", images=folder)
     assert manifest.ids == ("a.jpg",)
@@ -151,6 +162,8 @@ BAD = {
     "image,x,y\na.jpg,1,0\nb.JPG,2,0\n": "line 3: '2' under 'x'; write 1, 0 or nothing",
     "image,kind\na.jpg,cat\n": "'cat' under 'kind'; .* call that column 'labels'",
     "image,x,y\na.jpg,1,-1\n": "-1 but none with 0; write 0 for absent, [?] for unknown",
+    "image,x,y\na.jpg,1.0,-1.0\n": "-1 but none with 0; write 0 for absent, [?] for unknown",
+    "image,x,y\na.jpg, 1, -1\n": "-1 but none with 0; write 0 for absent, [?] for unknown",
     "image,x,x\na.jpg,1,0\n": "column 3 is a second 'x'; name each class once",
     "image,x,\na.jpg,1,\n": "column 3 has no name",
     'image,labels\na.jpg,x\n"b.JPG,x\nc d.png,x\n': "line 3: this is no row .* look for a quote that is never closed",

@@ -73,7 +73,7 @@ def test_a_sample_has_one_image_and_hidden_files_have_none(tmp_path: Path) -> No
     """The key ends at the first dot of the name: 'b' has a mask beside it, 'photo' is no sample with a plain image."""
     names = ["a.jpg", "a.json", "a.png", "b.png", "b.seg.png", "b.txt", "dir.x/c.JPEG", "photo.1.jpg", "photo.2.jpg"]
     names += ["._a.jpg", ".hidden/d.webp", "readme.md", "e.jpg.bak", "only.json", "../../f.gif"]
-    members = {name: name.encode() for name in names}
+    members = {name: name.encode() for name in names} | {"a.json": b"[1]"}
     write_tar(tmp_path / "x.tar", members)
     found = open_shards(str(tmp_path / "x.tar"), cache=tmp_path / "cache")
     expected = ["a.jpg", "b.png", "dir.x/c.JPEG", "photo.1.jpg", "photo.2.jpg", ".hidden/d.webp", "../../f.gif"]
@@ -296,6 +296,50 @@ def test_notes_that_make_no_sense_are_named(note: dict, said: str, tmp_path: Pat
     found = open_shards(str(write_tar(tmp_path / "x.tar", members)), cache=tmp_path / "cache", labels=True)
     with pytest.raises(UserError, match=rf"x\.tar, bad\.png: {said}"):
         labeled_manifest(found, "x.tar")
+
+
+@pytest.mark.parametrize(
+    ("torn", "said"),
+    [
+        ({"b.json": b'{"labels": ["cat"], "part": "test",}'}, "its member 'b.json' is not JSON"),
+        ({"b.json": b"[" * 100_000}, "its member 'b.json' is not JSON"),
+        ({"b.cls": b"caf\xe9"}, "its member 'b.cls' is not UTF-8"),
+        ({"b.txt": b"x" * ((1 << 20) + 1)}, "its member 'b.txt' has more than 1,048,576 bytes"),
+        ({"b.json": b'{"part": "holdout"}'}, "no part is called 'holdout', as its member 'b.json' says"),
+    ],
+)
+def test_an_image_about_which_a_torn_note_speaks_is_not_streamed(torn: dict, said: str, tmp_path: Path) -> None:
+    members = {"a.png": picture(1), "a.cls": b"cat", "b.png": picture(2), **torn, "c.png": picture(3)}
+    place, cache = str(write_tar(tmp_path / "x.tar", members)), tmp_path / "cache"
+    with pytest.raises(UserError, match=rf"x\.tar': {said}.*; replace it, or go on without by --skip-bad-images"):
+        open_shards(place, cache=cache, labels=True)
+    found = open_shards(place, cache=cache, labels=True, skip_bad=True)
+    assert ([each.name for each in found.noted], contents(found)) == (["a.png"], [picture(3)])
+
+
+def test_a_part_is_read_as_in_a_table(tmp_path: Path) -> None:
+    members = {"a.png": picture(1), "a.json": b'{"part": " Test "}', "b.png": picture(2)}
+    found = open_shards(str(write_tar(tmp_path / "x.tar", members)), cache=tmp_path / "cache")
+    assert contents(found) == [picture(2)]
+
+
+@pytest.mark.parametrize("order", [["a.png", "b.png", "a.json", "b.json"], ["b.json", "a.json", "a.png", "b.png"]])
+def test_members_that_do_not_follow_each_other_are_refused(order: list[str], tmp_path: Path) -> None:
+    """As a plain `tar` of a folder writes them: images would lose their labels, and test images be streamed."""
+    members = {
+        "a.png": picture(1),
+        "b.png": picture(2),
+        "a.json": b'{"labels": ["cat"]}',
+        "b.json": b'{"part": "test"}',
+    }
+    place = str(write_tar(tmp_path / "x.tar", {name: members[name] for name in order}))
+    for labels in (True, False):
+        with pytest.raises(UserError, match=r"x\.tar': the members of '[ab]' do not follow each other; write it anew"):
+            open_shards(place, cache=tmp_path / "cache", labels=labels)
+    with pytest.raises(UserError, match="holds no image"):
+        open_shards(place, cache=tmp_path / "cache", skip_bad=True)
+    apart = {"a.jpg": picture(1), "b.png": picture(2), "a.png": picture(3)}  # images alone may come in any order
+    assert len(open_shards(str(write_tar(tmp_path / "y.tar", apart)), cache=tmp_path / "cache")) == 3
 
 
 def test_the_code_in_the_documents_runs(labels: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

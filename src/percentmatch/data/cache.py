@@ -67,8 +67,12 @@ def open_cache(
     workers, progress = workers or cores(), progress or (lambda done, total: None)
     target = folder / f"{_key(names, size, frame)}.npy"
     stored, changed, rows = cache_file.load(target, shape), [], list(range(len(names)))
-    if stored:
-        rows = changed = _changed(names, stored.facts.digests, workers, progress) if verify else []
+    if stored and verify:
+        rows = changed = _changed(names, stored.facts.digests, workers, progress)
+    elif stored:  # a file that could not even be read may be there by now, unchanged itself
+        unread = [row for row, digest in enumerate(stored.facts.digests) if digest is None]
+        readable = _changed([names[row] for row in unread], [None] * len(unread), workers, lambda done, total: None)
+        rows = [unread[place] for place in readable]
     if not stored or rows:
         work = [(row, names[row]) for row in rows]
         stored = _build(target, stored, shape, work, frame, workers, progress)

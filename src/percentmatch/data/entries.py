@@ -54,10 +54,12 @@ def load_json(file: Path, text: str | None = None) -> Any:
         raise UserError(f"{file} cannot be read as JSON ({error}); export the file again") from None
 
 
-def part_among(tags: object) -> str:
-    """The part that one of the tags names; none if several do."""
+def part_among(tags: object, source: str) -> str:
+    """The part that the tags name, or none."""
     parts = {PART_OF.get(str(tag).lower(), "") for tag in tags} - {""} if isinstance(tags, list) else set()
-    return parts.pop() if len(parts) == 1 else ""
+    if len(parts) > 1:
+        raise UserError(f"{source}: its tags name the parts {' and '.join(sorted(parts))}; keep one of them")
+    return "".join(parts)
 
 
 def nearest(folder: Path, name: str) -> str | None:

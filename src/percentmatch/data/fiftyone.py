@@ -82,7 +82,7 @@ def sample_entries(file: Path, content: dict[str, Any], folder: Path) -> list[En
         if not isinstance(path, str) or not path:
             raise UserError(f"{source}: it has no filepath; export the dataset again")
         shown = None if value is None else [_name(each, None, source) for each in _classifications(value, source)]
-        entries.append(Entry(nearest(folder, path) or path, shown, source, part_among(sample.get("tags"))))
+        entries.append(Entry(nearest(folder, path) or path, shown, source, part_among(sample.get("tags"), source)))
     return entries
 
 

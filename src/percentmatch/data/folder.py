@@ -120,14 +120,15 @@ def find_images(
     """The images these texts name, each as its path within `folder` with forward slashes and as it is spelt on disk.
 
     Backslashes separate folders too. Where no file has exactly this name, the one that differs only in case or in how
-    an accent is encoded is taken. Each folder is listed once; no file is looked at by itself. A missing image is an
-    error; with `absent`, which gets its place among the texts, its name is empty instead. With `inside`, what is not
-    in the folder is missing.
+    an accent is encoded is taken, and of several paths to one file the first. Each folder is listed once; no file is
+    looked at by itself. A missing image is an error; with `absent`, which gets its place among the texts, its name is
+    empty instead. With `inside`, what is not in the folder is missing.
     """
     if not os.path.isdir(folder):
         raise UserError(f"there is no folder {folder}; give the folder that holds the images")
     base = Path(os.path.abspath(folder)).as_posix().rstrip("/") + "/"
     listings: dict[str, _Listing] = {}
+    spelt: dict[tuple[str, str], str] = {}  # real folder and name -> as it was named first
     found, missing = [], []
     for row, text in enumerate(texts):
         name = os.path.normpath(text.strip().replace("\\", "/")).replace(os.sep, "/").removeprefix(base)
@@ -138,7 +139,9 @@ def find_images(
         actual = None if outside else listings[place].find(last)
         if actual is None:
             missing.append(row)
-        found.append("" if actual is None else name if actual == last else name.removesuffix(last) + actual)
+            found.append("")
+        else:
+            found.append(spelt.setdefault((listings[place].real, actual), name.removesuffix(last) + actual))
     if absent is not None:
         absent += missing
     elif missing:
@@ -160,6 +163,7 @@ class _Listing:
     def __init__(self, folder: str) -> None:
         self.folded: dict[str, str | None] = {}
         self.names = set(list_files(folder)) if os.path.isdir(folder) else set()
+        self.real = os.path.realpath(folder)
 
     def find(self, name: str) -> str | None:
         if name in self.names:

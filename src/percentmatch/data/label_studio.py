@@ -32,7 +32,7 @@ def from_table(table: Table, folder: Path) -> Table:
     for row, source in zip(table.rows, table.sources, strict=True):
         cell = row[answers[0]].strip()
         try:
-            value = json.loads(cell) if cell.startswith("{") else cell
+            value = json.loads(cell) if cell.startswith(("{", "[")) else cell
         except (ValueError, RecursionError):
             raise UserError(f"{source}: {cell!r} is not JSON; export the file again") from None
         changed = {answers[0]: json.dumps(_answer(value, source)), table.image: find(folder, row[table.image])}
@@ -97,26 +97,39 @@ def _counted(task: dict[str, Any], source: str) -> list[dict[str, Any]]:
 
 def _chosen(annotation: dict[str, Any], source: str) -> list[str]:
     """The labels of an annotation: its choices, and the classes of what was drawn."""
-    names: list[str] = []
     results = annotation.get("result")
     if not isinstance(results, list):
         raise UserError(f"{source}: an annotation has no list 'result'; give Label Studio's JSON export")
-    for result in results:
-        kind = result.get("type") if isinstance(result, dict) else None
-        value = result.get("value") if isinstance(result, dict) else None
-        if isinstance(kind, str) and (kind == "choices" or kind.endswith("labels")) and isinstance(value, dict):
-            names += _answer({"choices": value.get(kind)}, source)
-    return names
+    given = [(each.get("type"), each.get("value")) for each in results if isinstance(each, dict)]
+    answers = [value[kind] for kind, value in given if isinstance(value, dict) and _names(kind) and value.get(kind)]
+    if not answers and any(kind == "taxonomy" for kind, _ in given):
+        raise _taxonomy(source)
+    return [name for answer in answers for name in _answer(answer, source)]
+
+
+def _names(kind: object) -> bool:
+    """Whether what is under this key names classes."""
+    return isinstance(kind, str) and (kind == "choices" or kind.endswith("labels"))
 
 
 def _answer(value: Any, source: str) -> list[str]:
-    """The choices of one answer: text for one of them, an object for several, nothing for none."""
-    if isinstance(value, dict):
-        value = value.get("choices")
-    names = value if isinstance(value, list) else [value] if value else []
+    """The classes of one answer: text for one, a list or an object for several, objects for what was drawn."""
+    names: list[Any] = []
+    for each in value if isinstance(value, list) else [value] if value else []:
+        if isinstance(each, dict) and (any(map(_names, each)) or "original_width" in each):  # drawn, perhaps unnamed
+            inside = [each[kind] for kind in each if _names(kind) and each[kind]]
+            names += [name for part in inside for name in (part if isinstance(part, list) else [part])]
+        elif isinstance(each, list) or (isinstance(each, dict) and "taxonomy" in each):
+            raise _taxonomy(source)
+        else:
+            names.append(each)
     if not all(isinstance(name, str) for name in names):
         raise UserError(f"{source}: {value!r} are no choices; give an export of choices")
     return [name.strip() for name in names if name.strip()]
+
+
+def _taxonomy(source: str) -> UserError:
+    return UserError(f"{source}: the answer is a taxonomy, whose levels are no classes side by side; export choices")
 
 
 def _not_one(where: str, names: list[str]) -> UserError:

@@ -9,7 +9,7 @@ from typing import Any
 
 from percentmatch.data.folder import read_utf8
 from percentmatch.data.manifest import MOST_CELLS, Manifest, check_room
-from percentmatch.data.table import PART_OF, Table, find_columns, open_table, to_manifest
+from percentmatch.data.table import NOWHERE, PART_OF, Table, find_columns, open_table, to_manifest
 from percentmatch.errors import UserError
 
 NAMES = ("metadata.csv", "metadata.jsonl")
@@ -89,7 +89,10 @@ def _in_part(table: Table, place: Path, part: str) -> Table:
     """The table of a part folder, its images named from `place`."""
     below = table.file.parent.relative_to(place).as_posix()
     rows = []
-    for row in table.rows:
+    for row, source in zip(table.rows, table.sources, strict=True):
+        own = row[table.part].strip().lower() if table.part != NOWHERE else ""
+        if PART_OF.get(own, own) not in ("", part):
+            raise UserError(f"{source}: it says {own!r} and lies in the folder {below!r}; correct one of them")
         named = [f"{below}/{cell}" if column == table.image else cell for column, cell in enumerate(row[:-1])]
         rows.append([*named, part, ""])
     return replace(table, header=[*table.header, "part"], rows=rows, part=len(table.header))

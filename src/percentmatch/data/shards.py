@@ -28,12 +28,13 @@ from percentmatch.data.table import PART_OF
 from percentmatch.data.tar import Damaged, Member, members
 from percentmatch.errors import UserError
 
-VERSION = 1
+VERSION = 2
 PLAN = "shards.json"  # what `percentmatch data shard` writes beside its shards
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # but .tar refused: with a reason
 MOST_SHARDS = 1_000_000
 MOST_NOTE = 1 << 20  # bytes of a member that says something about an image
 LABELS = ("cls", "txt")  # members that hold labels as text, where no JSON does
+NOTES = ("json", *LABELS)
 WAITS = (0.1, 0.5, 2.0)  # seconds before a file that cannot be read is tried again: mounted storage has hiccups
 READERS, SLOW = 16, 2e-4  # shards whose headers are read at a time, where an image takes longer than so many seconds
 SAY_EVERY = 10  # seconds
@@ -148,8 +149,9 @@ def open_shards(
     """Where the images lie in the shards that `place` names; from `cache` if these have not changed.
 
     With `labels`, images with a member json that has labels, or cls or txt, come apart. Those whose JSON says that they
-    are for validation or test are never among the others. A shard that is missing or cut short is an error, unless
-    `skip_bad`: then its whole images count. `say` hears of work that takes long.
+    are for validation or test are never among the others. A shard that is missing or cut short is an error, and so is
+    one with a member that should say something about an image and cannot be read, unless `skip_bad`: then the other
+    whole images count. `say` hears of work that takes long.
     """
     paths = find_shards(place)
     stamps = _stamps(paths)
@@ -240,6 +242,14 @@ def _build(target: Path, paths: Sequence[str], stamps: Sequence[tuple[int, int]]
             part.unlink(missing_ok=True)
 
 
+class Scattered(Damaged):
+    """The members of a sample do not follow each other."""
+
+
+class Unclear(Exception):
+    """Why a member that says something about an image is of no use, in words that follow `shard 'x': `."""
+
+
 class _Scanned(NamedTuple):
     places: np.ndarray  # (n, 2)
     noted: list[tuple[str, int, int, dict[str, Any]]]  # as in Noted, without the shard
@@ -252,19 +262,26 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
     reason = "there is no such file"
     for wait in (0, *WAITS) if stamp[0] >= 0 else ():
         time.sleep(wait)
-        places, noted = [], []
+        places, noted, unclear = [], [], []
         try:
             file = os.open(path, os.O_RDONLY)
             try:
                 for pictures, others in samples(file, stamp[0]):
-                    note = _note(file, others, labels)
+                    try:
+                        note = _note(file, others, labels)
+                    except Unclear as error:
+                        unclear.append(str(error))
+                        continue
                     if labels and note.get("labels") is not None:
                         noted += [(*member, note) for member in pictures]
-                    elif PART_OF.get(str(note.get("part", "")).lower()) not in ("validation", "test"):
+                    elif PART_OF.get(str(note.get("part", "")).strip().lower()) not in ("validation", "test"):
                         places += [(member.offset, member.length) for member in pictures]
             finally:
                 os.close(file)
-            return _Scanned(_array(places), noted)
+            more = f" ({len(unclear):,} images are left out)" if len(unclear) > 1 else ""
+            return _Scanned(_array(places), noted, f"{unclear[0]}{more}" if unclear else "")
+        except Scattered as error:  # an image may lack its labels or its part, whichever it is
+            return _Scanned(_array([]), [], str(error))
         except Damaged as error:
             some = len(places) + len(noted)
             return _Scanned(_array(places), noted, f"{error}{f' (after {some:,} images)' if some else ''}")
@@ -283,8 +300,13 @@ def samples(file: int, size: int) -> Generator[tuple[list[Member], dict[str, Mem
     A sample has one image: that with nothing but an image's suffix after the first dot. Without such a one, every
     member with the suffix of an image is an image. The last sample before a damage is left out, as it may go on there.
     """
-    for _, group in groupby(members(file, size), lambda member: _key(member.name)[0]):
+    noted: dict[str, bool] = {}  # the samples so far, and whether something is said about them
+    for key, group in groupby(members(file, size), lambda member: _key(member.name)[0]):
         found = [(_key(member.name)[1].lower(), member) for member in group]
+        says = any(ending in NOTES for ending, _ in found)
+        if key in noted and (says or noted[key]):
+            raise Scattered(f"the members of '{key}' do not follow each other; write it anew, by tar --sort=name")
+        noted[key] = says
         images = [(ending, member) for ending, member in found if is_image_name(os.path.basename(member.name))]
         plain = [member for ending, member in images if f".{ending}" in IMAGE_SUFFIXES]
         if pictures := plain[:1] or [member for _, member in images]:
@@ -299,20 +321,30 @@ def _key(name: str) -> tuple[str, str]:
 
 
 def _note(file: int, others: dict[str, Member], labels: bool) -> dict[str, Any]:
-    """What the members of a sample say about its image, as far as they are small and make sense."""
-    note: Any = None
-    with suppress(ValueError, RecursionError):
-        note = json.loads(_content(file, others["json"])) if "json" in others else None
+    """What the members of a sample say about its image: its part, and with `labels` those."""
+    note: Any = {}
+    if "json" in others and (labels or others["json"].length <= MOST_NOTE):
+        try:
+            note = json.loads(_content(file, others["json"]))
+        except (ValueError, RecursionError):
+            raise Unclear(f"its member '{others['json'].name}' is not JSON") from None
     note = note if isinstance(note, dict) else {}
     kind = next((kind for kind in LABELS if kind in others), "")
     if labels and kind and note.get("labels") is None:
-        with suppress(UnicodeDecodeError):
+        try:
             note["labels"] = _content(file, others[kind]).decode("utf-8-sig").strip()
+        except UnicodeDecodeError:
+            raise Unclear(f"its member '{others[kind].name}' is not UTF-8") from None
+    if labels and note.get("labels") is None and str(note.get("part", "")).strip().lower() not in PART_OF:
+        what = f"no part is called {note['part']!r}, as its member '{others['json'].name}' says"
+        raise Unclear(f"{what}; write train, validation or test")
     return {name: note[name] for name in ("labels", "unknown", "difficult", "part") if name in note}
 
 
 def _content(file: int, member: Member) -> bytes:
-    return os.pread(file, member.length, member.offset) if member.length <= MOST_NOTE else b""
+    if member.length > MOST_NOTE:
+        raise Unclear(f"its member '{member.name}' has more than {MOST_NOTE:,} bytes")
+    return os.pread(file, member.length, member.offset)
 
 
 def name_at(path: str, offset: int) -> str:

@@ -25,7 +25,8 @@ PART_OF |= {name: "validation" for name in ("validation", "val", "valid", "dev")
 UNKNOWN = 2  # the code of a cell; the others are 0 and 1
 NOTHING_KNOWN = "?"  # in a column of labels: this image has not been looked at
 CELLS = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0}
-CELLS |= {cell: UNKNOWN for cell in ("", "?", "-1", "-1.0", "nan")}
+MINUS_ONE = ("-1", "-1.0")
+CELLS |= {cell: UNKNOWN for cell in ("", "?", "nan", *MINUS_ONE)}
 RISKY = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # a spreadsheet may run a cell that begins so; full width, too
 _ITEM = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|\d{1,18}+)\s*+"""
 PYTHON_LIST = re.compile(rf"\[\s*+(?:{_ITEM}(?:,\s*+{_ITEM})*+)?+,?\s*+\]", re.DOTALL)  # of texts and numbers
@@ -248,7 +249,7 @@ def _from_columns(table: Table, classes: Sequence[str] | None) -> tuple[tuple[st
         unknown = tuple([c for c, value in enumerate(values) if value == UNKNOWN]) if UNKNOWN in values else ()
         codes.append(Code(shown, None if len(unknown) == len(values) else unknown))
         zeros = zeros or 0 in values
-    if not zeros and any(row[column] == "-1" for row in table.rows for column in columns):
+    if not zeros and any(row[column].strip() in MINUS_ONE for row in table.rows for column in columns):
         raise UserError(f"{table.file} has cells with -1 but none with 0; write 0 for absent, ? for unknown")
     return class_names, codes
 
