@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import tarfile
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,8 @@ from tarred import picture, write_photos, write_pool, write_tar
 from percentmatch.config import Config
 from percentmatch.data import (
     Manifest,
+    copies,
+    load_data,
     load_images,
     open_shards,
     read_table,
@@ -25,6 +28,7 @@ from percentmatch.data import (
     unlabeled_manifest,
     write_shards,
 )
+from percentmatch.data.copies import without_copies
 from percentmatch.data.decode import decode, decode_bytes
 from percentmatch.data.labeled_shards import labeled_manifest
 from percentmatch.data.shards import find_shards, names_shards
@@ -351,6 +355,35 @@ def test_the_code_in_the_documents_runs(labels: Manifest, tmp_path: Path, monkey
     names: dict = {}
     exec(re.findall(r"```python\n(.*?)```", page.read_text(), re.DOTALL)[0], names)
     assert names["data"].stream.rows(0, 20).shape == (20, 3, 64, 64)
+
+
+@pytest.mark.parametrize(("labeled", "left"), [(0, 8), (4, 17)])
+def test_copies_of_what_the_labels_name_are_not_streamed(
+    labeled: int, left: int, labels: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of the twenty, the first twelve are the labeled ones: all are left out, or, if labels stay unused, the three of
+    the test. One that differs from a test image in its last byte is not.
+    """
+    monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
+    more = sorted((tmp_path / "more").rglob("*.jpg"), key=lambda path: path.name)
+    more[17].write_bytes(more[0].read_bytes()[:-1] + b"x")
+    write_shards(unlabeled_manifest(tmp_path / "more", ("x",)), tmp_path / "pool", images_per_shard=6)
+    config = Config(labels=str(tmp_path / "labels.csv"), images=str(tmp_path / "photos"), image_size=16)
+    config = replace(config, unlabeled=str(tmp_path / "pool"), labeled=labeled)
+    for _ in range(2):
+        said: list[str] = []
+        stream = load_data(config, say=said.append).stream
+        assert sum(f"left out {20 - left} of 20 images in the shards" in each for each in said) == 1
+        held = {path.read_bytes() for path in more[: 20 - left]}
+        assert sorted(contents(stream.shards)) == sorted({path.read_bytes() for path in more} - held)
+        assert stream.shards.counts.sum() == left
+        monkeypatch.setattr(copies, "_find", None)  # it is remembered
+    monkeypatch.undo()
+    write_shards(labels, tmp_path / "own")  # and of labeled images that are in shards themselves
+    own = labeled_manifest(open_shards(str(tmp_path / "own"), cache=tmp_path / "cache", labels=True), "own")
+    pool = open_shards(str(tmp_path / "pool"), cache=tmp_path / "cache")
+    assert len(without_copies(pool, own.paths, cache=tmp_path / "cache")) == 8
+    assert without_copies(pool, [tmp_path / "nowhere.jpg"], cache=tmp_path / "cache") is pool
 
 
 def test_names_that_two_shards_share_are_told_apart(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def remember(read: Callable[[], Manifest], file: Path, images: Path, *settings: 
         return _unpack(place.read_bytes())
     manifest = read()
     with contextlib.suppress(OSError):  # only speed is lost
-        _write(place, _pack(manifest))
+        write_whole(place, _pack(manifest))
     return manifest
 
 
@@ -63,7 +63,8 @@ def _unpack(content: bytes) -> Manifest:
     return Manifest(**fields)
 
 
-def _write(place: Path, content: bytes) -> None:
+def write_whole(place: Path, content: bytes) -> None:
+    """A file that is whole or not there."""
     place.parent.mkdir(parents=True, exist_ok=True)
     handle, part = tempfile.mkstemp(dir=place.parent, suffix=".part")
     try:

@@ -11,6 +11,7 @@ import torch
 from percentmatch.config import Config, DataSettings
 from percentmatch.data.cache import Progress, cache_folder
 from percentmatch.data.coco import read_coco
+from percentmatch.data.copies import without_copies
 from percentmatch.data.detect import detected, read_labels
 from percentmatch.data.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.images import Images
@@ -122,6 +123,11 @@ def load_data(
     shards = unlabeled_shards(config, say=say)
     for sentence in shards.left_out if shards else ():
         say(f"skipped: {sentence}")
+    if shards:
+        whole = without_copies(shards, _named(config, manifest), cache=cache_folder())
+        if fewer := len(shards) - len(whole):
+            say(f"left out {fewer:,} of {len(shards):,} images in the shards that the labeled data holds already")
+        shards = whole
     load = partial(
         load_images,
         size=config.decode_size,
@@ -148,6 +154,13 @@ def load_data(
             say=say,
         )
     return Data(pool, test, validation, tuple(name for name in manifest.ids if name not in left), stream)
+
+
+def _named(settings: DataSettings, manifest: Manifest) -> list[Path]:
+    """Images that must not be streamed too: for validation and test, and those with labels if all of them are used."""
+    labeled = manifest.labels.known.in_rows().tolist() if not settings.labeled else [0] * len(manifest)
+    rows = zip(manifest.paths, manifest.parts, labeled, strict=True)
+    return [path for path, part, labels in rows if labels or part in ("validation", "test")]
 
 
 def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...]:
