@@ -112,8 +112,6 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         chosen["options"] = SOFT if soft else {"scores": "teacher"}
     if "warmup_steps" in options_of(method):
         chosen["options"] = {**chosen["options"], "warmup_steps": max(min(steps // 5, 300), 1)}
-    if "data" not in given:
-        chosen["split_kind"] = "every-class"
     settings = merge(chosen, given)
     return Choice(settings, _reasons(settings, given, data, machine))
 

@@ -30,6 +30,8 @@ def recalibrate(
     The images are the run's validation images, or all rows of the file `labels`, whose paths begin at `images`.
     """
     folder = RunFolder(Path(run))
+    if (folder.path / "config.json").exists() and not folder.config.exists():
+        raise UserError(f"'{run}' is an exported model; calibrate the run it comes from, then export that again")
     if labels:
         model, card, loaded, place = open_files(run, labels, images, device, progress=progress)
     else:

@@ -348,9 +348,12 @@ def _chosen(own: list[str], tokens: list[str], config: str | None, out: str | No
     _, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     if out:
         RunFolder(Path(out)).check_new()
+    values = read_yaml(Path(config)) if config else {}
+    if Config().to_dict().keys() <= values.keys():  # a run's own: nothing is left to choose
+        return None
     options = _options(bound.arguments.get("option"))
     settings = replace(bound.arguments.get("settings", Config()), options=options)
-    names = [*_flags(own), *flat(read_yaml(Path(config)) if config else {})]
+    names = [*_flags(own), *flat(values)]
     choice = choose_for(settings, _given(names, settings))
     if choice is None:
         return None

@@ -13,7 +13,7 @@ from percentmatch.config import Config
 from percentmatch.data import Data
 from percentmatch.data.cache import Progress
 from percentmatch.data.load import print_to_stderr
-from percentmatch.errors import UserError, several
+from percentmatch.errors import UserError, several, visible
 from percentmatch.evaluate import open_run, probabilities
 from percentmatch.methods import num_students, options_of
 from percentmatch.report.statistics import bootstrap, interval, plain, resamples_of
@@ -165,7 +165,8 @@ def verdict(found: Mapping[str, Any], names: tuple[str, str] | None) -> str:
 def show_comparison(found: Mapping[str, Any]) -> None:
     """The table of classes and the sentence."""
     run, other = (each["path"] for each in found["runs"])
-    print(f"A  {run}  ({found['runs'][0]['method']})\nB  {other}  ({found['runs'][1]['method']})")
+    for mark, path, each in zip("AB", (run, other), found["runs"], strict=True):
+        print(f"{mark}  {visible(str(path))}  ({each['method']})")
     if more := [name for name in found["differ"] if name != "method"]:
         print(f"They also differ in {', '.join(more)}.")
     table = figures("class", "positives", "AP of A", "AP of B", "gain", "95% interval", "")
@@ -181,7 +182,7 @@ def show_comparison(found: Mapping[str, Any]) -> None:
         f"On {found['num_images']:,} {found['part']} images. If nothing had changed, about {(1 - LEVEL) * many:.1f} of "
         f"the {many} classes' intervals would still miss 0; better and worse allow for that."
     )
-    print(found["verdict"])
+    print(visible(found["verdict"]))
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:

@@ -212,7 +212,7 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
             "---",
             "library_name: percentmatch",
             "pipeline_tag: image-classification",
-            "tags: [image-classification, multi-label, semi-supervised, model_hub_mixin]",
+            f"tags: [image-classification, {card.task}, semi-supervised, model_hub_mixin]",
             "---",
             "",
             f"# {cell(card.backbone)}, {len(card.class_names)} classes",

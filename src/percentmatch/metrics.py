@@ -94,7 +94,7 @@ def _score_classes(scores: Tensor, positive: Tensor, known: Tensor) -> list[dict
     recall = right / num_positives.double()
     new_right, new_wrong = _gains(right, last), _gains(wrong, last)
     ap = (precision * new_right).sum(0) / num_positives  # (k,)
-    auc = (new_wrong * (right - new_right / 2)).sum(0) / (num_positives * num_negatives)
+    auc = (new_wrong * (right - new_right.double() / 2)).sum(0) / (num_positives * num_negatives)
     reached = [F.pad(precision * (recall >= step / 10), (0, 0, 0, 1)).amax(0) for step in range(11)]  # 3/10 is 0.3
     ap_11point = torch.stack(reached).mean(0)
     return [

@@ -69,7 +69,8 @@ class Run:
         resumed: bool = False,
     ) -> None:
         self.config, self.folder, self.device = config, folder, device
-        self.split: Split = split_data(config, data, saved=folder.split if resumed else None)
+        saved, learns = folder.split if resumed else None, config.method != "supervised"
+        self.split: Split = split_data(config, data, saved=saved, unlabeled_needed=learns)
         self.labels = labels_digest(data, self.split)
         whole = set(self.split.test) == set(data.test.ids)
         self.test = data.test if whole else data.test.part(self.split.test)

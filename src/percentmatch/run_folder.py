@@ -33,10 +33,19 @@ from percentmatch.files import MOST_YAML, parse_yaml, read_plain
 from percentmatch.sound import check_numbers, check_scores, read_sound
 
 PLACES = ("root", "labels", "images")  # of what a run is scored on
+FILES = (*PLACES, "unlabeled", "split_file")
 ALWAYS_THERE = ("data", "method", "seed")  # the first, one in the middle and one of the last: the file is whole
 # settings that a resumed run may change
-MAY_CHANGE = (*PLACES, "unlabeled", "split_file", "device", "images_on", "cuda_graph", "compile", "verify_cache")
+MAY_CHANGE = (*FILES, "device", "images_on", "cuda_graph", "compile", "verify_cache")
 MAY_CHANGE += ("skip_bad_images",)  # the images left in the split must still be the same
+
+
+def from_anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with files and folders as they are named from any working directory."""
+    places = {name: settings[name] for name in FILES if settings.get(name)}
+    if settings.get("weights") not in (None, "none", "pretrained", "offline"):
+        places["weights"] = settings["weights"]
+    return {**settings, **{name: os.path.abspath(place) for name, place in places.items()}}
 
 
 class RunFolder:
@@ -95,10 +104,7 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
         self.hold()
-        names = (*PLACES, "unlabeled")
-        here = {name: os.path.abspath(place) for name in names if (place := getattr(config, name))}
-        config = replace(config, **here)  # found from any working directory
-        write_atomic(self.config, yaml.safe_dump(config.to_dict(), sort_keys=False).encode())
+        write_atomic(self.config, yaml.safe_dump(from_anywhere(config.to_dict()), sort_keys=False).encode())
         self.complete(split, device)
 
     def complete(self, split: Split, device: torch.device) -> None:
@@ -152,6 +158,7 @@ class RunFolder:
 
     def refuse_other(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Refuse settings that have changed; one that the other version does not know is none."""
+        then, now = from_anywhere(then), from_anywhere(now)
         for name in then:
             if name in now and name not in MAY_CHANGE and then[name] != now[name]:
                 raise UserError(

@@ -14,9 +14,11 @@ from percentmatch.checkpoint import replacing
 from percentmatch.config import Config
 from percentmatch.data import Data, load_data, read_manifest
 from percentmatch.data.cache import Progress
+from percentmatch.data.detect import only_file
 from percentmatch.data.folder import read_utf8
 from percentmatch.data.label_studio import is_export
 from percentmatch.data.load import print_to_stderr
+from percentmatch.data.metadata import metadata_files
 from percentmatch.data.table import NOTHING_KNOWN, NOWHERE, Table, guard, open_table
 from percentmatch.decide import probabilities_of
 from percentmatch.device import pick_device
@@ -156,12 +158,12 @@ def embed(model: Classifier, pixels: Tensor, rows: Tensor, card: Card, device: t
 
 def _write(out: Path, ids: list[str], config: Config | None) -> None:
     """The list, in the columns of the user's file if that is a CSV file. Without a config, images are ids."""
-    table, mark = _own_table(config) if config else (None, ",")
+    table = _own_table(config) if config else None
     names = _named(ids, config) if config else ids
     header = table.header if table else ["image", "labels"]
     image, labels = (table.image, table.labels) if table else (0, 1)
     with replacing(out) as file:
-        writer = csv.writer(file, delimiter=mark, lineterminator="\n")
+        writer = csv.writer(file, delimiter=table.mark if table else ",", lineterminator="\n")
         writer.writerow([guard(cell) for cell in header])
         for name in names:
             cells = [""] * len(header)
@@ -171,15 +173,17 @@ def _write(out: Path, ids: list[str], config: Config | None) -> None:
             writer.writerow(cells)
 
 
-def _own_table(config: Config) -> tuple[Table | None, str]:
-    """The user's CSV file of labels and what divides its cells; nothing if the labels come in another format."""
+def _own_table(config: Config) -> Table | None:
+    """The user's CSV file of labels; nothing if the labels come in another format."""
     place = Path(config.labels)
-    files = [place] if place.is_file() else sorted(place.glob("*.csv")) if config.labels else []
-    if len(files) != 1 or (text := read_utf8(files[0])).lstrip()[:1] in ("", "[", "{"):
-        return None, ","
-    table, lines = open_table(files[0]), text.lstrip().splitlines()
-    mark = next((mark for mark in ",;\t" if len(next(csv.reader(lines, delimiter=mark))) == len(table.header)), ",")
-    return (None, ",") if is_export(table) else (table, mark)
+    if not config.labels or (place.is_dir() and len(metadata_files(place)) > 1):
+        return None
+    if place.is_dir():
+        place = next(iter(metadata_files(place)), None) or place / only_file(place)
+    if place.suffix.lower() in (".jsonl", ".ndjson") or read_utf8(place).lstrip()[:1] in ("", "[", "{"):
+        return None
+    table = open_table(place)
+    return None if is_export(table) else table
 
 
 def _named(ids: list[str], config: Config) -> list[str]:

@@ -1,7 +1,5 @@
 """The folder of a warm start, the contract between `pretrain` and what goes on from it."""
 
-import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +8,7 @@ import yaml
 from percentmatch.checkpoint import write_atomic
 from percentmatch.config import PretrainSettings
 from percentmatch.errors import UserError
-from percentmatch.run_folder import PLACES, RunFolder, read_yaml
+from percentmatch.run_folder import RunFolder, from_anywhere, read_yaml
 from percentmatch.sound import check_numbers, read_sound
 
 
@@ -35,9 +33,7 @@ class WarmFolder:
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
         self.run.hold()
-        places = {name: getattr(settings, name) for name in (*PLACES, "unlabeled")}
-        here = {name: os.path.abspath(place) for name, place in places.items() if place}
-        write_atomic(self.settings, yaml.safe_dump(replace(settings, **here).to_dict(), sort_keys=False).encode())
+        write_atomic(self.settings, yaml.safe_dump(from_anywhere(settings.to_dict()), sort_keys=False).encode())
 
     def read_settings(self) -> PretrainSettings:
         if not self.settings.exists():

@@ -11,6 +11,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from percentmatch.errors import UserError
 from percentmatch.labelers import Labeler
 from percentmatch.methods import METHODS, Method, build_method, method_row, options_of
 from percentmatch.methods.options import declared_options
@@ -271,6 +272,12 @@ def test_unknown_labels_are_masked_out(name: str) -> None:
             losses.append(method(model, dataclasses.replace(batch, known=known, targets=targets), model).total)
         assert losses[0] == losses[1]
     assert_same_state(*methods)
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan"), 1.5, "many", True, None])
+def test_what_is_no_whole_number_is_refused(value: object) -> None:
+    with pytest.raises(UserError, match="option 'num_bins' must be a int"):
+        make_method("percentmatch", num_bins=value)
 
 
 @pytest.mark.parametrize("name", METHODS)

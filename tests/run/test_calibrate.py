@@ -93,6 +93,15 @@ def test_calibrating_again_changes_nothing_and_another_aim_only_the_decisions(wh
     assert all(row["recall"] >= 0.9 for row in after["decisions"]["classes"].values() if row["positives"])
 
 
+def test_an_exported_model_is_not_calibrated_by_halves(whole: Path, tmp_path: Path) -> None:
+    """Its config.json says the same again, for programs that read that."""
+    cli.run(["export", str(whole), "--out", str(tmp_path / "hub")])
+    before = {file.name: file.read_bytes() for file in (tmp_path / "hub").iterdir()}
+    with pytest.raises(UserError, match="hub' is an exported model; calibrate the run it comes from"):
+        cli.run(["calibrate", str(tmp_path / "hub"), "--labels", "x.csv"])
+    assert before == {file.name: file.read_bytes() for file in (tmp_path / "hub").iterdir()}
+
+
 def test_other_labeled_files_may_be_used(copy: Path, tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
     scenes = draw_scenes(12, size=32)

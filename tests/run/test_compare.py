@@ -8,12 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+from PIL import Image
+from safetensors.torch import load_file, save_file
 from sklearn.metrics import average_precision_score, roc_auc_score
 from tiny import TINY
 
 from percentmatch import cli
-from percentmatch.compare import compare, gains, verdict
+from percentmatch.compare import compare, gains, show_comparison, verdict
 from percentmatch.data import load_data
+from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
 from percentmatch.run_folder import RunFolder
 from percentmatch.signals import Stopped
@@ -64,6 +67,19 @@ def test_intervals_are_those_of_scikit_learn_on_the_same_draws() -> None:
     assert 2.0 < most < 4.0
     clear = [row["gain"] > most * spread for row, spread in zip(rows, ap.std(0), strict=True)]
     assert [row["finding"] == "better" for row in rows] == clear
+
+
+def test_names_do_not_steer_the_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    """One of them turns the direction of writing, one begins a line."""
+    mine, theirs, targets, known = made_up(400)
+    found = gains(mine, theirs, targets, known, ["a\nb", "\u202ec", "d"])
+    runs = [{"path": f"runs/{name}", "method": "fixmatch"} for name in ("x\x1b[2J", "y")]
+    found |= {"runs": runs, "differ": [], "num_images": 400, "part": "test", "verdict": verdict(found, None)}
+    assert "\u202ec" in found["verdict"]
+    show_comparison(found)
+    printed = capsys.readouterr().out
+    assert not {"\u202e", "\x1b"} & set(printed)
+    assert "clearly better: " in printed.splitlines()[-1]
 
 
 def test_very_many_classes_have_fewer_resamples() -> None:
@@ -217,6 +233,38 @@ def test_the_twin_has_the_loss_and_the_split_of_the_run(
     twin = RunFolder(tmp_path / "a-supervised")
     assert twin.read_config().options == {"loss": "bce"}
     assert twin.read_split().labeled == split.labeled[:20]
+
+
+def test_a_run_is_compared_from_another_folder_and_without_its_unlabeled_images(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights and split were named from where it was trained; elsewhere, other weights lie under that name."""
+    monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.chdir(tmp_path)
+    drawn = draw_scenes(30, size=32)
+    for n, pixels in enumerate(drawn.pixels):
+        file = tmp_path / ("photos" if n < 24 else "more") / f"{n:02}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file)
+    rows = [f"{n:02}.png,{','.join(map(str, drawn.targets[n, :3].tolist()))}" for n in range(24)]
+    (tmp_path / "labels.csv").write_text("\n".join(["image,disc,triangle,square", *rows]))
+    brief = replace(TINY, data="files", scenes_pool=4000, scenes_test=1000, total_steps=2, labeled=0, validation=8)
+    brief = replace(brief, labels="labels.csv", images="photos", unlabeled="more")
+    train(brief, tmp_path / "first")
+    warm = {key: value for key, value in load_file("first/model.safetensors").items() if key.startswith("backbone")}
+    save_file(warm, "warm.safetensors")
+    shutil.copy("first/split.json", "split.json")
+    train(replace(brief, weights="warm.safetensors", split_file="split.json"), tmp_path / "run")
+    train(replace(brief, weights="warm.safetensors", split_file="split.json"), tmp_path / "run", resume=True)
+    (tmp_path / "elsewhere").mkdir()
+    monkeypatch.chdir(tmp_path / "elsewhere")
+    Path("warm.safetensors").write_bytes(b"no weights")
+    (tmp_path / "more").rename(tmp_path / "gone")
+    run("compare", "../run")
+    twin = RunFolder(tmp_path / "run-supervised")
+    assert twin.read_config().weights == str(tmp_path / "warm.safetensors")
+    assert twin.read_split().unlabeled == ()
+    assert len(RunFolder(tmp_path / "run").read_split().unlabeled) == 6
 
 
 def test_the_twin_has_the_steps_of_one_student(tmp_path: Path) -> None:

@@ -141,6 +141,9 @@ def test_the_card_of_a_folder_names_classes_scores_and_preprocessing(base: Path)
     assert "<img" not in text
     assert "| a&#124;b | 0.4000 |" in text
     assert "| c d | 0.5000 |" in text
+    assert "tags: [image-classification, multi-label," in text
+    single = replace(CARD, task="single-label", decisions=None)
+    assert "tags: [image-classification, single-label," in export.model_card(single, {})
 
 
 def test_nothing_is_overwritten_or_half_written(base: Path, tmp_path: Path, monkeypatch) -> None:

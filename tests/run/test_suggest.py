@@ -148,11 +148,14 @@ def labels_file(style: str, photos: list[tuple[str, list[int]]]) -> str:
     return "\n".join([f",image,{','.join(CLASSES)}", *rows, ""])
 
 
-@pytest.mark.parametrize("style", ["column", "columns"])
+@pytest.mark.parametrize("style", ["column", "columns", "folder"])
 def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, photos, tmp_path: Path, capsys) -> None:
-    own = tmp_path / "labels.csv"
+    own = tmp_path / "labels" / "labels.csv"
+    own.parent.mkdir()
+    place, style = (own.parent, "column") if style == "folder" else (own, style)
+    (own.parent / "notes.csv").write_text("image,labels\nx.png,y\n")
     own.write_text(labels_file(style, photos))
-    given = ["--labels", own, "--images", "photos", "--unlabeled", "more", *FAST]
+    given = ["--labels", place, "--images", "photos", "--unlabeled", "more", *FAST]
     run("train", "--out", "run", *given)
     run("suggest", "run", "--number", 6, "--out", "to_label.csv")
     lines = Path("to_label.csv").read_text().splitlines()
@@ -174,6 +177,17 @@ def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, ph
     assert {*names[:3]} <= {*split.labeled, *split.validation}
     assert {*names[3:]} <= {*split.unlabeled}
     assert len(split.unlabeled) == 9  # none is there twice
+
+
+def test_a_file_whose_header_reads_with_two_marks_keeps_its_own(photos, tmp_path: Path) -> None:
+    """Three columns by either: image;a,b;c,d."""
+    rows = [f"{name};{yes[0]};{yes[1]}" for name, yes in photos]
+    (tmp_path / "labels.csv").write_text("\n".join(["image;a,b;c,d", *rows, ""]))
+    run("train", "--labels", "labels.csv", "--images", "photos", "--unlabeled", "more", "--out", "run", *FAST)
+    run("suggest", "run", "--number", 2, "--out", "to_label.csv")
+    lines = Path("to_label.csv").read_text().splitlines()
+    assert lines[0] == "image;a,b;c,d"
+    assert [line.count(";") for line in lines] == [2, 2, 2]
 
 
 def test_rows_are_added_for_images_that_have_a_row_without_labels(photos, tmp_path: Path, capsys) -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from PIL import Image
 
 from percentmatch import auto, cli
@@ -28,7 +29,6 @@ def test_every_choice_is_a_valid_config(machine: Machine, labeled: int, unlabele
     config = Config.from_dict(choice.settings)
     checked_options(config.method, config.options)
     assert config.method == ("percentmatch" if unlabeled * 5 >= labeled else "supervised")
-    assert config.split_kind == "every-class"
     assert 2 <= len(choice.reasons) <= 6
 
 
@@ -275,3 +275,17 @@ def test_a_chosen_run_is_written_out_resumes_and_can_be_made_again(
     assert RunFolder(tmp_path / "again").read_config() == config
     files = [(tmp_path / name / "log.jsonl").read_text() for name in ("run", "again")]
     assert files[0] == files[1]
+
+
+def test_a_run_that_nothing_was_chosen_for_can_be_made_again(
+    photos: list[str], seen: dict[str, Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its options are the paper's, none of which is written out; what it was trained from is named from anywhere."""
+    config = Config(data="files", labels=str(tmp_path / "labels.csv"), images=str(tmp_path / "photos"))
+    (tmp_path / "c.yaml").write_text(yaml.safe_dump(config.to_dict()))
+    again = ["train", "--out", str(tmp_path / "run"), "--config", str(tmp_path / "c.yaml")]
+    cli.run(again)
+    assert seen["config"] == config
+    assert "chosen" not in capsys.readouterr().err
+    cli.run([*again, "--option", "num_bins=60"])
+    assert seen["config"].options == {"num_bins": "60"}

@@ -27,11 +27,16 @@ COCO_LISTS = ("images", "annotations", "categories")
 
 
 def detected(settings: Settings) -> Settings:
-    """The settings with the kind of data that `auto` stands for; a VOC or COCO folder may be given as --labels too."""
+    """The settings with the kind of data that `auto` stands for; a VOC or COCO folder may be given as --labels too.
+
+    What was found is the user's own data, whose parts keep every class; what was named is an experiment's.
+    """
     kind = settings.data
     if kind == "auto":
         kind = "files" if settings.labels else _root_kind(settings) if settings.root else _scenes_or_nothing(settings)
     layout = layout_of(Path(settings.labels)) if kind == "files" and settings.labels and not settings.root else None
+    if settings.data == settings.split_kind == "auto" and kind != "scenes":
+        settings = replace(settings, split_kind="every-class")
     if layout:
         return replace(settings, data=layout, root=settings.labels, labels="")
     return settings if kind == settings.data else replace(settings, data=kind)
@@ -62,7 +67,7 @@ def _read_labels(place: Path, images: Path | None, classes: Sequence[str] | None
     if place.is_dir():
         if metadata_files(place):
             return read_metadata(place, images, classes=classes)
-        place = place / _only_file(place)
+        place = place / only_file(place)
     if place.name in NAMES or place.suffix.lower() in (".jsonl", ".ndjson"):
         return read_metadata(place, images, classes=classes)
     text = read_utf8(place)
@@ -106,7 +111,8 @@ def _coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Man
     return manifest.choose(classes) if classes else manifest
 
 
-def _only_file(folder: Path) -> str:
+def only_file(folder: Path) -> str:
+    """The file of labels in a folder."""
     names = list_files(folder)
     known = [name for name in LABEL_FILES if name in names]
     others = [name for name in names if name.lower().endswith((".csv", ".tsv", ".json", ".jsonl"))]

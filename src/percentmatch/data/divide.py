@@ -15,19 +15,28 @@ from percentmatch.data.split import Split, make_split, read_split
 DRAWING = ("labeled", "validation", "official_validation", "split_kind", "split_seed")  # of no use with a split file
 
 
-def split_data(settings: DataSettings, data: Data, *, saved: Path | None = None, say: Say = print_to_stderr) -> Split:
+def split_data(
+    settings: DataSettings,
+    data: Data,
+    *,
+    saved: Path | None = None,
+    unlabeled_needed: bool = True,
+    say: Say = print_to_stderr,
+) -> Split:
     """The split that the settings ask for; `say` gets a sentence about what it does without.
 
+    Unlabeled images that a split file names must be there, unless nothing is learnt from them (`unlabeled_needed`).
     `saved` is where a run to be resumed keeps its split. If that is there, it counts instead of --split-file, which may
     be gone or changed by now.
     """
     pool = data.pool
     if settings.split_file and saved and saved.exists():
         say(f"the split comes from '{saved}', without regard to --split-file")
-        split = read_split(saved, pool=pool.ids, test=data.test.ids, without_labels=_bare(pool.ids, pool.labels))
+        bare = _bare(pool.ids, pool.labels)
+        split = read_split(saved, pool=pool.ids, test=data.test.ids, without_labels=bare, all_there=unlabeled_needed)
     else:
         test, validation = data.test.ids, data.validation
-        split = _split(settings, pool.ids, test, validation, data.skipped, pool.labels, say)
+        split = _split(settings, pool.ids, test, validation, data.skipped, pool.labels, say, unlabeled_needed)
     if data.stream is None:
         return split
     if split.unlabeled:
@@ -55,11 +64,20 @@ def _split(
     skipped: Sequence[str],
     labels: Labels,
     say: Say,
+    unlabeled_needed: bool = True,
 ) -> Split:
     """Read from --split-file, or drawn."""
+    settings = detected(settings)
     bare = _bare(pool, labels)
     if settings.split_file:
-        split = read_split(Path(settings.split_file), pool=pool, test=test, without_labels=bare, skipped=skipped)
+        split = read_split(
+            Path(settings.split_file),
+            pool=pool,
+            test=test,
+            without_labels=bare,
+            skipped=skipped,
+            all_there=unlabeled_needed,
+        )
         unused = [name for name in DRAWING if getattr(settings, name) != getattr(DataSettings, name)]
         unused = [f"--{name.replace('_', '-')}" for name in unused]
         if unused:
@@ -70,7 +88,7 @@ def _split(
         return split
     if unfit := len(bare.intersection(fixed_validation)):
         say(f"{unfit} of {len(fixed_validation)} images for validation have no labels; they count as unlabeled")
-    usual = "every-class" if detected(settings).data in OWN else "random"
+    usual = "every-class" if settings.data in OWN else "random"
     kind = usual if settings.split_kind == "auto" else settings.split_kind
     return make_split(
         pool,

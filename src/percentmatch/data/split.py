@@ -56,10 +56,11 @@ def read_split(
     test: Sequence[str],
     without_labels: Collection[str],
     skipped: Collection[str] = (),
+    all_there: bool = True,
 ) -> Split:
     """A split saved before, for the same images: each must be there, and those to be labeled must have labels.
 
-    Images that were `skipped` are dropped from it.
+    Images that were `skipped` are dropped from it, and unlabeled ones that are not there, unless `all_there` must be.
     """
     try:
         values = json.loads(read_utf8(file))
@@ -68,7 +69,7 @@ def read_split(
     if not isinstance(values, dict):
         raise UserError(f"'{file}' is not a split; give a run's split.json or one written by `percentmatch data split`")
     split = Split.from_values(values, str(file))
-    gone = set(skipped)
+    gone = set(skipped) if all_there else {*skipped, *set(split.unlabeled).difference(pool)}
     split = Split(*(tuple(name for name in getattr(split, part) if name not in gone) for part in PARTS))
     for part in PARTS:
         ids = getattr(split, part)

@@ -53,6 +53,7 @@ class Table:
     labels: int  # NOWHERE: there is a column for each class
     part: int
     inside: bool = False  # no path may lead out of the folder of the images: the file was made by a program
+    mark: str = ","  # what divides its cells
     codes: Sequence[Code] | None = None  # what each row says of the header's columns; else its cells say it
 
 
@@ -132,7 +133,7 @@ def open_table(file: Path) -> Table:
         raise UserError(f"{file} is empty; write a header such as image,labels and one row for each image")
     if not rows:
         raise UserError(f"{file} has a header but no row; write one row for each image")
-    return Table(file, header, rows, sources, *columns)
+    return Table(file, header, rows, sources, *columns, mark=mark)
 
 
 def _header_score(text: str, mark: str) -> tuple[bool, int]:

@@ -32,7 +32,7 @@ class Option:
             if isinstance(value, bool) != (self.kind is bool) or (self.kind is int and float(value) != int(value)):  # ty: ignore
                 raise ValueError
             return self.kind(value)
-        except (ValueError, KeyError, TypeError):
+        except (ValueError, KeyError, TypeError, OverflowError):
             raise UserError(f"option '{self.name}' must be a {self.kind.__name__}, not '{value}'") from None
 
 
