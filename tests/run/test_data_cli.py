@@ -161,6 +161,9 @@ def test_split_files_are_made_and_taken_up_again(photos: Path, capsys: pytest.Ca
     broken.write_text(json.dumps(values | {"labeled": values["labeled"][1:]}))
     assert run("train", "--out", photos / "other", *files(photos), "--split-file", broken) == 2
     assert "was changed" in capsys.readouterr().err
+    assert run("data", "check", *source, "--split-file", broken) == 1  # a finding
+    assert run("data", "check", *source, "--split-file", "nowhere.json") == 2
+    assert "there is no file nowhere.json" in capsys.readouterr().err
     (photos / "photos" / values["labeled"][0]).rename(photos / "gone.png")
     rows = (photos / "labels.csv").read_text().splitlines()
     (photos / "labels.csv").write_text("\n".join(row for row in rows if not row.startswith(values["labeled"][0])))

@@ -118,6 +118,8 @@ def _split(settings: DataSettings, manifest: Manifest) -> tuple[Split | None, li
     try:
         return split_manifest(settings, manifest, say=lambda _: None), []
     except UserError as error:
+        if settings.split_file and not Path(settings.split_file).is_file():
+            raise
         return None, [Finding("split", "serious", 1, str(error))]
 
 
