@@ -34,7 +34,7 @@ from percentmatch.evaluate import BATCH, evaluate, logits, probabilities
 from percentmatch.graph import Replay
 from percentmatch.loader import Loader
 from percentmatch.meter import Meter, all_finite
-from percentmatch.methods import build_method
+from percentmatch.methods import build_method, options_of
 from percentmatch.methods.base import scores_of
 from percentmatch.metrics import pseudo_label_quality
 from percentmatch.models import (
@@ -355,9 +355,11 @@ class Run:
             print(f"no labeled image shows {several(unseen)}: never a positive pseudo-label", file=sys.stderr)
         first, total = self.method.first_step, self.config.total_steps
         if first >= total and is_main():
+            known = options_of(self.config.method)
+            options = " or ".join(name for name in ("warmup_steps", "refresh_steps") if name in known)
             print(
                 f"{self.config.method} learns from unlabeled images after {first:,} steps and the run has {total:,}: "
-                "it never does; lower --option warmup_steps or raise --total-steps",
+                f"it never does; lower --option {options}, or raise --total-steps",
                 file=sys.stderr,
             )
 

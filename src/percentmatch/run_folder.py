@@ -34,6 +34,7 @@ from percentmatch.sound import check_numbers, check_scores, read_sound
 
 PLACES = ("root", "labels", "images")  # of what a run is scored on
 FILES = (*PLACES, "unlabeled", "split_file")
+NO_FILE = (None, "none", "pretrained", "offline")  # weights
 ALWAYS_THERE = ("data", "method", "seed")  # the first, one in the middle and one of the last: the file is whole
 # settings that a resumed run may change
 MAY_CHANGE = (*FILES, "device", "images_on", "cuda_graph", "compile", "verify_cache")
@@ -43,7 +44,7 @@ MAY_CHANGE += ("skip_bad_images",)  # the images left in the split must still be
 def from_anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
     """The settings with files and folders as they are named from any working directory."""
     places = {name: settings[name] for name in FILES if settings.get(name)}
-    if settings.get("weights") not in (None, "none", "pretrained", "offline"):
+    if settings.get("weights") not in NO_FILE:
         places["weights"] = settings["weights"]
     return {**settings, **{name: os.path.abspath(place) for name, place in places.items()}}
 
@@ -158,9 +159,13 @@ class RunFolder:
 
     def refuse_other(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Refuse settings that have changed; one that the other version does not know is none."""
-        then, now = from_anywhere(then), from_anywhere(now)
+        then = {name: value for name, value in then.items() if name not in MAY_CHANGE}
+        if then.get("split_kind") == "auto":  # what that stood for shows in the split
+            del then["split_kind"]
+        if {then.get("weights"), now.get("weights")}.isdisjoint(NO_FILE):  # a file that may have been moved
+            then.pop("weights", None)
         for name in then:
-            if name in now and name not in MAY_CHANGE and then[name] != now[name]:
+            if name in now and then[name] != now[name]:
                 raise UserError(
                     f"'{self.path}' was begun with {name}={then[name]}, not {now[name]}; resume with the same "
                     "settings or choose another --out"

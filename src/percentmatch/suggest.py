@@ -176,10 +176,13 @@ def _write(out: Path, ids: list[str], config: Config | None) -> None:
 def _own_table(config: Config) -> Table | None:
     """The user's CSV file of labels; nothing if the labels come in another format."""
     place = Path(config.labels)
-    if not config.labels or (place.is_dir() and len(metadata_files(place)) > 1):
+    if not config.labels:
         return None
     if place.is_dir():
-        place = next(iter(metadata_files(place)), None) or place / only_file(place)
+        metadata = metadata_files(place)
+        if any(metadata.values()):  # of parts, each in its folder
+            return None
+        place = next(iter(metadata), None) or place / only_file(place)
     if place.suffix.lower() in (".jsonl", ".ndjson") or read_utf8(place).lstrip()[:1] in ("", "[", "{"):
         return None
     table = open_table(place)

@@ -258,6 +258,7 @@ def test_a_run_is_compared_from_another_folder_and_without_its_unlabeled_images(
     train(replace(brief, weights="warm.safetensors", split_file="split.json"), tmp_path / "run", resume=True)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
+    run("train", "--out", "../run", "--resume")
     Path("warm.safetensors").write_bytes(b"no weights")
     (tmp_path / "more").rename(tmp_path / "gone")
     run("compare", "../run")

@@ -235,6 +235,8 @@ def test_what_was_drawn_counts_in_short_exports_too(folder: Path) -> None:
     about = {"x": 1.5, "y": 2, "original_width": 8}
     boxes = [{**about, "rectanglelabels": ["cow"]}, {**about, "polygonlabels": ["cat", "cow"]}, about]
     answers = [boxes, ["dog"], [], {"choices": ["cat", "dog"]}]
+    (folder / "y.csv").write_text(LS_CSV.replace(",dog,", ",[other],"))
+    assert read_labels(folder / "y.csv", folder / "photos").class_names == ("[other]", "cat", "dog")
     short = [{"image": name, "pets": answer, **MIN_ABOUT} for name, answer in zip(IMAGES, answers, strict=True)]
     (folder / "x.json").write_text(json.dumps(short))
     with open(folder / "x.csv", "w", newline="") as file:

@@ -338,12 +338,22 @@ def test_members_that_do_not_follow_each_other_are_refused(order: list[str], tmp
     }
     place = str(write_tar(tmp_path / "x.tar", {name: members[name] for name in order}))
     for labels in (True, False):
-        with pytest.raises(UserError, match=r"x\.tar': the members of '[ab]' do not follow each other; write it anew"):
+        with pytest.raises(UserError, match=r"x\.tar': the members of '[ab]' do not follow each other; write them in"):
             open_shards(place, cache=tmp_path / "cache", labels=labels)
     with pytest.raises(UserError, match="holds no image"):
         open_shards(place, cache=tmp_path / "cache", skip_bad=True)
-    apart = {"a.jpg": picture(1), "b.png": picture(2), "a.png": picture(3)}  # images alone may come in any order
+    apart = {"a.jpg": picture(1), "b.png": picture(2), "a.png": picture(3), "a.txt": b"a caption"}
     assert len(open_shards(str(write_tar(tmp_path / "y.tar", apart)), cache=tmp_path / "cache")) == 3
+    hidden = {
+        "._a.png": b"",
+        "a.png": picture(1),
+        "._a.json": b"",
+        "a.json": b"{}",
+        "readme.txt": b"",
+        "readme.md": b"",
+    }
+    hidden |= {"b.png": picture(2), "b.json": b'{"labels": null, "part": null}', "readme.json": b"torn"}
+    assert len(open_shards(str(write_tar(tmp_path / "z.tar", hidden)), cache=tmp_path / "cache", labels=True)) == 2
 
 
 def test_the_code_in_the_documents_runs(labels: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -361,12 +371,17 @@ def test_the_code_in_the_documents_runs(labels: Manifest, tmp_path: Path, monkey
 def test_copies_of_what_the_labels_name_are_not_streamed(
     labeled: int, left: int, labels: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Of the twenty, the first twelve are the labeled ones: all are left out, or, if labels stay unused, the three of
-    the test. One that differs from a test image in its last byte is not.
+    """Of the twenty, the first twelve are the labeled ones: all are left out, or, if labels stay unused, the two of
+    the test and the one for validation. One that differs from a test image in its last byte alone is not.
     """
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
     more = sorted((tmp_path / "more").rglob("*.jpg"), key=lambda path: path.name)
-    more[17].write_bytes(more[0].read_bytes()[:-1] + b"x")
+    long = more[0].read_bytes() + bytes(4 * copies.PIECE)  # whose middle is like that of others
+    for path in (more[0], tmp_path / "photos" / more[0].relative_to(tmp_path / "more")):
+        path.write_bytes(long)
+    more[17].write_bytes(long[:-1] + b"x")
+    file = tmp_path / "labels.csv"
+    file.write_text(file.read_text().replace("test", "validation", 1))
     write_shards(unlabeled_manifest(tmp_path / "more", ("x",)), tmp_path / "pool", images_per_shard=6)
     config = Config(labels=str(tmp_path / "labels.csv"), images=str(tmp_path / "photos"), image_size=16)
     config = replace(config, unlabeled=str(tmp_path / "pool"), labeled=labeled)
@@ -378,12 +393,25 @@ def test_copies_of_what_the_labels_name_are_not_streamed(
         assert sorted(contents(stream.shards)) == sorted({path.read_bytes() for path in more} - held)
         assert stream.shards.counts.sum() == left
         monkeypatch.setattr(copies, "_find", None)  # it is remembered
+        monkeypatch.chdir(tmp_path)
+        config = replace(config, unlabeled="pool")
     monkeypatch.undo()
+    monkeypatch.setattr(shards, "WAITS", (0.001,))
     write_shards(labels, tmp_path / "own")  # and of labeled images that are in shards themselves
     own = labeled_manifest(open_shards(str(tmp_path / "own"), cache=tmp_path / "cache", labels=True), "own")
     pool = open_shards(str(tmp_path / "pool"), cache=tmp_path / "cache")
     assert len(without_copies(pool, own.paths, cache=tmp_path / "cache")) == 8
     assert without_copies(pool, [tmp_path / "nowhere.jpg"], cache=tmp_path / "cache") is pool
+
+
+def test_copies_that_could_not_be_looked_for_are_looked_for_again(tmp_path: Path, monkeypatch) -> None:
+    place, cache, copy = write_pool(tmp_path / "pool", [3, 3]), tmp_path / "cache", tmp_path / "5.png"
+    copy.write_bytes(picture(5))
+    found = open_shards(str(place), cache=cache)
+    (place / "shard-001.tar").rename(tmp_path / "gone")
+    assert len(without_copies(found, [copy], cache=cache)) == 6
+    (tmp_path / "gone").rename(place / "shard-001.tar")
+    assert contents(without_copies(found, [copy], cache=cache)) == [picture(number) for number in range(5)]
 
 
 def test_names_that_two_shards_share_are_told_apart(tmp_path: Path) -> None:

@@ -31,10 +31,12 @@ def from_table(table: Table, folder: Path) -> Table:
     rows = []
     for row, source in zip(table.rows, table.sources, strict=True):
         cell = row[answers[0]].strip()
+        value: Any = cell
         try:
             value = json.loads(cell) if cell.startswith(("{", "[")) else cell
         except (ValueError, RecursionError):
-            raise UserError(f"{source}: {cell!r} is not JSON; export the file again") from None
+            if not cell.endswith("]") or '"' in cell:  # else a class in brackets
+                raise UserError(f"{source}: {cell!r} is not JSON; export the file again") from None
         changed = {answers[0]: json.dumps(_answer(value, source)), table.image: find(folder, row[table.image])}
         rows.append([changed.get(column, old) for column, old in enumerate(row)])
     return replace(table, rows=rows, labels=answers[0], inside=True)

@@ -266,7 +266,7 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
         try:
             file = os.open(path, os.O_RDONLY)
             try:
-                for pictures, others in samples(file, stamp[0]):
+                for pictures, others in samples(file, stamp[0], NOTES if labels else NOTES[:1]):
                     try:
                         note = _note(file, others, labels)
                     except Unclear as error:
@@ -274,7 +274,7 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
                         continue
                     if labels and note.get("labels") is not None:
                         noted += [(*member, note) for member in pictures]
-                    elif PART_OF.get(str(note.get("part", "")).strip().lower()) not in ("validation", "test"):
+                    elif PART_OF.get(str(note.get("part") or "").strip().lower()) not in ("validation", "test"):
                         places += [(member.offset, member.length) for member in pictures]
             finally:
                 os.close(file)
@@ -294,20 +294,22 @@ def _array(places: list[tuple[int, int]]) -> np.ndarray:
     return np.array(places, np.int64).reshape(-1, 2)
 
 
-def samples(file: int, size: int) -> Generator[tuple[list[Member], dict[str, Member]]]:
+def samples(file: int, size: int, notes: Sequence[str]) -> Generator[tuple[list[Member], dict[str, Member]]]:
     """The images of each sample in an open shard, and all of its members by what stands after the first dot.
 
     A sample has one image: that with nothing but an image's suffix after the first dot. Without such a one, every
-    member with the suffix of an image is an image. The last sample before a damage is left out, as it may go on there.
+    member with the suffix of an image is an image. Hidden files are no members. An image whose `notes`, members with
+    such an ending, come apart from it is an error. The last sample before a damage is left out, as it may go on there.
     """
-    noted: dict[str, bool] = {}  # the samples so far, and whether something is said about them
-    for key, group in groupby(members(file, size), lambda member: _key(member.name)[0]):
+    seen: dict[str, tuple[bool, bool]] = {}  # of the samples so far: is there an image, and a note about it
+    shown = (member for member in members(file, size) if not os.path.basename(member.name).startswith("."))
+    for key, group in groupby(shown, lambda member: _key(member.name)[0]):
         found = [(_key(member.name)[1].lower(), member) for member in group]
-        says = any(ending in NOTES for ending, _ in found)
-        if key in noted and (says or noted[key]):
-            raise Scattered(f"the members of '{key}' do not follow each other; write it anew, by tar --sort=name")
-        noted[key] = says
         images = [(ending, member) for ending, member in found if is_image_name(os.path.basename(member.name))]
+        here, before = (bool(images), any(ending in notes for ending, _ in found)), seen.get(key, (False, False))
+        if key in seen and (here[0] or before[0]) and (here[1] or before[1]):
+            raise Scattered(f"the members of '{key}' do not follow each other; write them in the order of their names")
+        seen[key] = here
         plain = [member for ending, member in images if f".{ending}" in IMAGE_SUFFIXES]
         if pictures := plain[:1] or [member for _, member in images]:
             yield pictures, dict(found)
@@ -335,7 +337,7 @@ def _note(file: int, others: dict[str, Member], labels: bool) -> dict[str, Any]:
             note["labels"] = _content(file, others[kind]).decode("utf-8-sig").strip()
         except UnicodeDecodeError:
             raise Unclear(f"its member '{others[kind].name}' is not UTF-8") from None
-    if labels and note.get("labels") is None and str(note.get("part", "")).strip().lower() not in PART_OF:
+    if labels and note.get("labels") is None and str(note.get("part") or "").strip().lower() not in PART_OF:
         what = f"no part is called {note['part']!r}, as its member '{others['json'].name}' says"
         raise Unclear(f"{what}; write train, validation or test")
     return {name: note[name] for name in ("labels", "unknown", "difficult", "part") if name in note}

@@ -124,7 +124,7 @@ def load_data(
     for sentence in shards.left_out if shards else ():
         say(f"skipped: {sentence}")
     if shards:
-        whole = without_copies(shards, _named(config, manifest), cache=cache_folder())
+        whole = without_copies(shards, _named(config, manifest), cache=cache_folder(), say=say)
         if fewer := len(shards) - len(whole):
             say(f"left out {fewer:,} of {len(shards):,} images in the shards that the labeled data holds already")
         shards = whole
@@ -158,7 +158,8 @@ def load_data(
 
 def _named(settings: DataSettings, manifest: Manifest) -> list[Path]:
     """Images that must not be streamed too: for validation and test, and those with labels if all of them are used."""
-    labeled = manifest.labels.known.in_rows().tolist() if not settings.labeled else [0] * len(manifest)
+    some = settings.labeled or settings.split_file
+    labeled = [0] * len(manifest) if some else manifest.labels.known.in_rows().tolist()
     rows = zip(manifest.paths, manifest.parts, labeled, strict=True)
     return [path for path, part, labels in rows if labels or part in ("validation", "test")]
 

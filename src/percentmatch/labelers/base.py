@@ -13,7 +13,7 @@ class Labeler(nn.Module, ABC):
     """Scores in, pseudo-labels out. Its state lives in buffers; train mode updates them, eval mode only reads."""
 
     soft_targets: bool = False  # targets between 0 and 1: the unlabeled loss is then BCE, or cross-entropy
-    warmup_steps: int = 0  # before that step nothing is selected
+    first_step: int = 0  # before it nothing is selected
     reads_labeled: bool = False  # learns from `Scores.labeled`: teacher scores then include the labeled images
 
     @abstractmethod

@@ -56,7 +56,8 @@ class Dash(Labeler):
             decay_steps = math.ceil(PASSES * facts.num_unlabeled / facts.unlabeled_batch)
         self.task: Task = task
         self.factor, self.decay, self.lowest, self.weight = factor, decay, lowest, weight
-        self.warmup_steps, self.decay_steps = warmup_steps, decay_steps
+        self.warmup_steps = self.first_step = warmup_steps
+        self.decay_steps = decay_steps
         self._sums = StepSums()
         self.register_buffer("first_bound", torch.zeros(()))  # rho_0, the mean over the steps learnt
         self.register_buffer("steps_learnt", torch.zeros(()))

@@ -100,6 +100,7 @@ class PercentMatch(Labeler):
                 raise UserError(f"{name}_start ({start}) must be finite and not exceed {name}_full ({full})")
         self.task: Task = task
         self.weight, self.warmup_steps, self.unseen_classes = weight, warmup_steps, unseen_classes
+        self.first_step = max(warmup_steps - 1, 0)  # the paper counts from t = 1
         self.selection, self.schedule, self.gate = selection, schedule, gate
         self.soft_targets = targets == "soft"
         self.reads_labeled = gate == "auc"
@@ -169,7 +170,7 @@ class PercentMatch(Labeler):
         else:
             gap = upper - lower if self.gate == "gap" else logit_gap(upper, lower)
             opened = ramp(gap, *self.gate_range)
-        started = step + 1 >= self.warmup_steps  # the paper counts from t = 1
+        started = step >= self.first_step
         weights = self.weight * opened * started
         return weights.masked_fill(self.unseen, 0.0) if self.unseen_classes == "off" else weights
 

@@ -34,7 +34,7 @@ class WeakToStrong(Method):
         if scores not in ("student", "teacher"):
             raise UserError(f"scores must be 'student' or 'teacher', not '{scores}'")
         self.labeler, self.task, self.scores_from = labeler, task, scores
-        self.first_step = labeler.warmup_steps
+        self.first_step = labeler.first_step
         self.pair_loss = pair_loss(task, loss)
         self.unlabeled_loss = pair_loss(task, "bce") if labeler.soft_targets else self.pair_loss
 
