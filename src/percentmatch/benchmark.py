@@ -6,6 +6,7 @@ import math
 import os
 import re
 import statistics
+import sys
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -15,7 +16,7 @@ from typing import Any
 
 from percentmatch.checkpoint import read_json, write_json
 from percentmatch.config import Config, DataSettings, PretrainSettings, flat, merge
-from percentmatch.errors import UserError, did_you_mean
+from percentmatch.errors import Diverged, UserError, did_you_mean, several
 from percentmatch.methods import checked_options
 from percentmatch.presets import PRESETS, preset_values
 from percentmatch.pretrain import pretrain
@@ -195,6 +196,7 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only:
                 f"--only {pattern}: no run has such a name; the first is '{plan[0].name}', and * stands for any"
             )
     began, longest, warmest, left = time.monotonic(), 0.0, 0.0, 0
+    diverged: list[str] = []
     plan = [_from_warm_start(planned, out) for planned in plan]
     folders = {planned.name: RunFolder(out / planned.name) for planned in plan}
     warm = {planned.name: WarmFolder(out / planned.warm.name) for planned in plan if planned.warm}
@@ -224,13 +226,21 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only:
                 if started - began > 60 * minutes:
                     left += 1
                     continue
-            train(planned.config, folder.path, resume=folder.config.exists())
+            try:
+                train(planned.config, folder.path, resume=folder.config.exists())
+            except Diverged as error:
+                diverged.append(planned.name)
+                print(f"{planned.name}: {error}", file=sys.stderr)
+                continue
             done[planned.name] = summary(folder, planned.group, warm.get(planned.name))
         longest = max(longest, time.monotonic() - started)
         _write_results(plan, done, out)
     if left:
         print(f"{left} of {len(plan)} runs are left; the same command goes on with them")
-    return _write_results(plan, done, out)
+    results = _write_results(plan, done, out)
+    if diverged:
+        raise UserError(f"{several(diverged)}: training diverged; {len(done)} other runs are in the results")
+    return results
 
 
 def _from_warm_start(planned: Planned, out: Path) -> Planned:
@@ -239,8 +249,8 @@ def _from_warm_start(planned: Planned, out: Path) -> Planned:
         return planned
     folder, file = RunFolder(out / planned.name), Path(os.path.abspath(WarmFolder(out / planned.warm.name).backbone))
     then = Path(folder.read_config().weights) if folder.config.exists() else file
-    file = then if then.parts[-2:] == file.parts[-2:] else file  # the grid's folder may have been moved since
-    return replace(planned, config=replace(planned.config, weights=str(file)))
+    same = then.exists() and then.parts[-2:] == file.parts[-2:]  # else the grid's folder has been moved since
+    return replace(planned, config=replace(planned.config, weights=str(then if same else file)))
 
 
 def _write_results(plan: list[Planned], done: Mapping[str, Any], out: Path) -> dict[str, Any]:

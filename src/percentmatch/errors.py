@@ -17,6 +17,10 @@ class UserError(Exception):
         super().__init__(sentence if len(sentence) <= LONGEST else f"{sentence[:half]} ... {sentence[-half:]}")
 
 
+class Diverged(UserError):
+    """A training whose numbers are no longer finite."""
+
+
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """`; did you mean 'clip_grad'?` if some choice is close to `name`, else the list of choices."""
     known = sorted(choices)

@@ -1,6 +1,7 @@
 """Which of several processes this one is, by the variables of torchrun or of Slurm. Needs no torch."""
 
 import os
+import re
 from typing import NamedTuple
 
 from percentmatch.errors import UserError
@@ -24,7 +25,7 @@ def launched() -> Launched:
     """
     if "RANK" not in os.environ and all(name in os.environ for name in SLURM.values()):
         os.environ |= {name: os.environ[theirs] for name, theirs in SLURM.items()}
-        os.environ.setdefault("MASTER_ADDR", os.environ.get("SLURM_LAUNCH_NODE_IPADDR", "127.0.0.1"))
+        os.environ.setdefault("MASTER_ADDR", _first_host())
         os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20_000))
     if not all(name in os.environ for name in NAMES):
         return Launched()
@@ -35,6 +36,13 @@ def launched() -> Launched:
     if not 0 <= found.rank < found.size:
         raise UserError(f"RANK is {found.rank} of WORLD_SIZE {found.size}; let torchrun or srun set them")
     return found
+
+
+def _first_host() -> str:
+    """The first machine of a step, from a list as Slurm writes it: gpu[007-009,12],login."""
+    nodes = os.environ.get("SLURM_STEP_NODELIST", "")
+    first = re.match(r"([^,\[]+)(?:\[(\d+)[^\]]*\]([^,\[]*))?", nodes)
+    return "".join(piece or "" for piece in first.groups()) if first and re.search(r"[,\[]", nodes) else "127.0.0.1"
 
 
 def restarts() -> int:

@@ -29,7 +29,7 @@ from percentmatch.distributed import (
     num_ranks,
     wait_for_all,
 )
-from percentmatch.errors import UserError, several
+from percentmatch.errors import Diverged, UserError, several
 from percentmatch.evaluate import BATCH, evaluate, logits, probabilities
 from percentmatch.graph import Replay
 from percentmatch.loader import Loader
@@ -49,7 +49,7 @@ from percentmatch.models import (
 )
 from percentmatch.optim import Ema, build_optimizer, device_options, lr_at
 from percentmatch.records import Facts, PseudoLabels
-from percentmatch.run_folder import RunFolder
+from percentmatch.run_folder import RunFolder, from_anywhere
 from percentmatch.shared_norm import share_norms
 
 MANY = 1000  # classes; of more, the log tells in fewer rows what each does, so that it grows no further
@@ -282,10 +282,10 @@ class Run:
         if found := self.meter.first_bad(least_over_ranks):
             raise self._diverged(f"{found[0]} not finite in step {found[1] + 1}")
 
-    def _diverged(self, what: str) -> UserError:
+    def _diverged(self, what: str) -> Diverged:
         self.saver.wait()
         kept = f"'{self.folder.checkpoint}' holds the last good state, " if self.folder.checkpoint.exists() else ""
-        return UserError(f"{what}; {kept}start a new run with a lower --lr or with --clip-grad 1")
+        return Diverged(f"{what}; {kept}start a new run with a lower --lr or with --clip-grad 1")
 
     def save(self) -> None:
         """Have a checkpoint written, unless the state is not worth keeping."""
@@ -302,7 +302,7 @@ class Run:
             "step": self.step,
             "seconds": self.seconds,
             "log": self.folder.log_mark(),
-            "settings": self.config.to_dict(),
+            "settings": from_anywhere(self.config.to_dict()),
             "split": self.split.digest,
             "labels": self.labels,
             "model": self.model.state_dict(),

@@ -27,6 +27,7 @@ from percentmatch.checkpoint import (
 from percentmatch.config import Config, flat
 from percentmatch.data.detect import detected
 from percentmatch.data.shards import names_shards
+from percentmatch.data.source import OWN
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 from percentmatch.files import MOST_YAML, parse_yaml, read_plain
@@ -47,6 +48,13 @@ def from_anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
     if settings.get("weights") not in NO_FILE:
         places["weights"] = settings["weights"]
     return {**settings, **{name: os.path.abspath(place) for name, place in places.items()}}
+
+
+def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings from anywhere, and what `auto` stands for among the kinds of a split."""
+    kinds = {"auto": "every-class" if settings.get("data") in OWN else "random"}
+    kind = settings.get("split_kind")
+    return {**from_anywhere(settings), **({"split_kind": kinds.get(kind, kind)} if kind else {})}
 
 
 class RunFolder:
@@ -159,13 +167,11 @@ class RunFolder:
 
     def refuse_other(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
         """Refuse settings that have changed; one that the other version does not know is none."""
-        then = {name: value for name, value in then.items() if name not in MAY_CHANGE}
-        if then.get("split_kind") == "auto":  # what that stood for shows in the split
-            del then["split_kind"]
-        if {then.get("weights"), now.get("weights")}.isdisjoint(NO_FILE):  # a file that may have been moved
-            then.pop("weights", None)
+        was, then, now = then, _plain(then), _plain(now)
+        if {was.get("weights"), now.get("weights")}.isdisjoint(NO_FILE) and not os.path.exists(was["weights"]):
+            then["weights"] = now["weights"]  # the file was moved, or is named from elsewhere
         for name in then:
-            if name in now and then[name] != now[name]:
+            if name in now and name not in MAY_CHANGE and then[name] != now[name]:
                 raise UserError(
                     f"'{self.path}' was begun with {name}={then[name]}, not {now[name]}; resume with the same "
                     "settings or choose another --out"

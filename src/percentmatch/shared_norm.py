@@ -1,7 +1,7 @@
 """BatchNorm over the images of all ranks."""
 
 from timm.layers import BatchNormAct2d, convert_sync_batchnorm
-from torch import Tensor, nn, no_grad
+from torch import Tensor, float32, nn, no_grad, promote_types
 from torch.nn import functional as F
 from torch.nn.modules.batchnorm import _BatchNorm as BatchNorm
 
@@ -43,6 +43,7 @@ def _normalise(norm: BatchNorm, values: Tensor) -> Tensor:
     kept_mean, kept_variance, momentum = norm.running_mean, norm.running_var, norm.momentum
     if not norm.training:
         return F.batch_norm(values, kept_mean, kept_variance, norm.weight, norm.bias, eps=norm.eps)
+    values = values.to(promote_types(values.dtype, float32))  # as bfloat16, means would be coarse
     axes = [axis for axis in range(values.ndim) if axis != 1]
     mean = sum_with_gradient(values.mean(axes, keepdim=True)) / num_ranks()  # (1, c, ...)
     apart = values - mean

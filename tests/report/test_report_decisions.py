@@ -18,6 +18,7 @@ from percentmatch.models import Card, Decisions, classifier_bytes, load_classifi
 from percentmatch.report import write_report
 from percentmatch.report.collect import read_run
 from percentmatch.report.scoring import _score_part, score_own_images
+from percentmatch.report.thumbnails import Album, gallery
 
 CPU = torch.device("cpu")
 
@@ -59,6 +60,19 @@ def test_labels_and_probabilities_of_images_are_those_of_predict(folder: Path, d
                 assert probability == pytest.approx(probabilities[place, int(c)], abs=1e-4)
         counts.append(int(predictor.predict([*data.pool.pixels.permute(0, 2, 3, 1).numpy()]).sum()))
     assert counts[0] != counts[1]
+
+
+def test_what_nobody_knows_is_not_shown_as_a_mistake(folder: Path, data: Data) -> None:
+    """Nor is an object marked difficult, which is there."""
+    scored = score_own_images(read_run(folder, "run"), "cpu", data=data)
+    part, old = scored.parts["validation"], scored.parts["validation"].images
+    known, hard = torch.ones_like(old.known), torch.zeros_like(old.known)
+    known[:, 0], hard[:, 1] = 0, 1
+    new = Images(old.pixels, old.targets * known * (1 - hard), known, old.ids, old.class_names, hard)
+    everything = replace(part, images=new, decided=torch.ones_like(part.decided))
+    shown = gallery(replace(scored, parts={"validation": everything}), Album(), range(6), range(6), 1)
+    assert shown["images"]
+    assert {tuple(image["predicted"]) for image in shown["images"]} == {(2, 3, 4, 5)}
 
 
 def test_a_model_without_thresholds_gets_those_of_the_images_shown(folder: Path, data: Data, tmp_path: Path) -> None:

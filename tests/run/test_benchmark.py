@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 from percentmatch import benchmark, cli
-from percentmatch.errors import UserError
+from percentmatch.config import Config
+from percentmatch.errors import Diverged, UserError
 from percentmatch.presets import PRESETS
 
 SETTINGS = (
@@ -113,6 +114,22 @@ def test_a_part_of_a_grid(grid: Path, capsys: pytest.CaptureFixture[str]) -> Non
     assert collected(grid.parent) == ROWS
     with pytest.raises(UserError, match=r"--only c-\*: no run has such a name; the first is 'a-seed0'"):
         call(grid, "--only", "c-*")
+
+
+def test_a_run_that_diverges_does_not_keep_the_others_from_their_turn(grid: Path, monkeypatch, capsys) -> None:
+    real = benchmark.train
+
+    def fragile(config: Config, *place: Path, **options: bool) -> object:
+        if config.lr == 0.001:
+            raise Diverged("loss not finite in step 1")
+        return real(config, *place, **options)
+
+    monkeypatch.setattr(benchmark, "train", fragile)
+    for _ in range(2):
+        with pytest.raises(UserError, match=r"^b-seed0, b-seed1: training diverged; 2 other runs are in the results"):
+            call(grid)
+        assert "b-seed1: loss not finite in step 1" in capsys.readouterr().err
+        assert collected(grid.parent) == [row for row in ROWS if row[0] == "a"]
 
 
 def test_finished_runs_stay_in_the_results(grid: Path, capsys: pytest.CaptureFixture[str], monkeypatch) -> None:

@@ -225,3 +225,22 @@ def test_settings_that_changed_in_the_file_are_refused(tmp_path: Path, monkeypat
     file.write_text(file.read_text().replace("lr: 0.001", "lr: 0.003"))
     with pytest.raises(UserError, match=r"was begun with lr=0\.001, not 0\.003; resume with the same settings"):
         train(replace(QUICK, lr=0.003), folder, resume=True)
+
+
+def test_the_file_of_the_weights_may_be_moved_but_not_another_one(tmp_path: Path) -> None:
+    """Nor may the split be drawn in another way; what `auto` stood for may be written out."""
+    folder, (old, new) = RunFolder(tmp_path / "run"), (tmp_path / "old.pt", tmp_path / "new.pt")
+    for file in (old, new):
+        file.touch()
+    then = Config(data="files", weights=str(old)).to_dict()
+    folder.refuse_other(then, then | {"split_kind": "every-class"})
+    with pytest.raises(UserError, match=r"begun with weights=.*old\.pt, not .*new\.pt"):
+        folder.refuse_other(then, then | {"weights": str(new)})
+    with pytest.raises(UserError, match="begun with split_kind=every-class, not random"):
+        folder.refuse_other(then, then | {"split_kind": "random"})
+    with pytest.raises(UserError, match="begun with split_kind=random, not every-class"):
+        folder.refuse_other({**then, "data": "voc"}, {**then, "data": "voc", "split_kind": "every-class"})
+    old.unlink()
+    folder.refuse_other(then, then | {"weights": str(new)})
+    with pytest.raises(UserError, match="not none"):
+        folder.refuse_other(then, then | {"weights": "none"})

@@ -361,6 +361,8 @@ def test_a_grid_makes_one_warm_start_a_seed(grid: Path, monkeypatch: pytest.Monk
     moved = out.rename(grid.parent / "moved")
     cli.run(["benchmark", "grid.yaml", "--out", "moved"])
     assert json.loads((moved / "results.json").read_text())["runs"] == runs
+    plan = [benchmark._from_warm_start(each, moved) for each in benchmark.read_grid(grid, {})]
+    assert all(Path(each.config.weights).exists() for each in plan if each.warm)  # for a run that goes on
 
     grid.write_text(grid.read_text().replace("batch: 8", "batch: 9"))
     with pytest.raises(UserError, match=r"run 'a-seed0': .*warm-seed0' was begun with batch=8, not 9"):

@@ -287,6 +287,22 @@ def test_shared_norms_of_one_rank_are_torchs(backbone: str) -> None:
     torch.testing.assert_close(*results, rtol=1e-8, atol=1e-10)
 
 
+@pytest.mark.parametrize("backbone", ["test_resnet", "test_efficientnet"])
+def test_shared_norms_take_bfloat16(backbone: str) -> None:
+    """Their means are taken in float32, as torch's are."""
+    images, states = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0)), []
+    for shared in (False, True):
+        torch.manual_seed(0)
+        model = build_classifier(backbone, num_classes=4, head="linear", image_size=32)
+        if shared:
+            shared_norm.share_norms(model, on_gpu=False)
+        with torch.autocast("cpu", torch.bfloat16):
+            model(images).square().sum().backward()
+        assert all(each.grad.isfinite().all() for each in model.parameters())
+        states.append(dict(model.state_dict()))
+    torch.testing.assert_close(*states, rtol=0.02, atol=0.02)
+
+
 def test_norms_shared_on_gpus_keep_their_activation() -> None:
     images = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     model = build_classifier("test_efficientnet", num_classes=4, head="linear", image_size=32).eval()

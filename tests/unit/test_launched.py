@@ -26,12 +26,23 @@ def test_torchrun() -> None:
     assert restarts() == 2
 
 
-def test_the_tasks_of_an_srun_find_the_first() -> None:
+@pytest.mark.parametrize(
+    ("nodes", "first"),
+    [
+        ("gpu[007-009,12],login", "gpu007"),
+        ("gpu[7,9]", "gpu7"),
+        ("a-3,b[1-2]", "a-3"),
+        ("rack[2-3]-n,x", "rack2-n"),
+        ("gpu007", "127.0.0.1"),
+        ("", "127.0.0.1"),
+    ],
+)
+def test_the_tasks_of_an_srun_find_the_first(nodes: str, first: str) -> None:
     """The port is 20000 + 123456 mod 20000 = 20000 + 3456."""
     os.environ |= {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_LOCALID": "1", "SLURM_JOB_ID": "123456"}
-    os.environ |= {"SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}
+    os.environ |= {"SLURM_STEP_NODELIST": nodes, "SLURM_LAUNCH_NODE_IPADDR": "10.0.0.7"}  # of where srun was typed
     assert launched() == Launched(rank=3, size=4, local_rank=1)
-    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == ("10.0.0.7", "23456")
+    assert (os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"]) == (first, "23456")
 
 
 def test_a_batch_script_without_srun_is_alone() -> None:

@@ -81,7 +81,7 @@ def _score_table(entries: Sequence[Entry], part: str | None) -> Html:
     rows = []
     for entry in entries:
         run, found = entry.run, entry.run.final()
-        cells: list[Cell | Html | str] = [Cell(run.config.method)]
+        cells: list[Cell | Html | str] = [run.config.method]
         scored = (part, run.metrics[part]["ema"]) if part else found
         for name in ("mAP", "AUC"):
             value = scored[1][name] if scored else None

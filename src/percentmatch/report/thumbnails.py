@@ -80,7 +80,8 @@ def gallery(
     part = scored.parts[name]
     number = max(2, min(6, PICTURES // (len(GROUPS) * len(shown) * num_runs)))
     choices = choose(part, number, shown)
-    truth, predicted = part.images.labels.targets, part.decided  # (n, c)
+    truth, known = part.images.labels.targets, part.images.scoring_labels(count_difficult=False)[1]  # (n, c)
+    predicted = part.decided & known.bool()  # what nobody knows to be there or not is no mistake
     places: dict[int, int] = {}
     images: list[dict[str, Any]] = []
     for row in dict.fromkeys(row for choice in choices for rows in choice.rows.values() for row in rows):
