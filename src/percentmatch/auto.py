@@ -15,13 +15,14 @@ from percentmatch.device import pick_device
 from percentmatch.methods import checked_options, num_students, options_of
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
-from percentmatch.presets import SOFT
+from percentmatch.presets import PRESETS, SOFT
 
 PRETRAINED_BACKBONE = {"cpu": OFFLINE_BACKBONE, "cuda": "resnet50"}
 RANDOM_BACKBONE = {"cpu": "resnet18", "cuda": "resnet50"}
 SAMPLED = 32  # images whose size is looked at
 STEP = 32  # image sizes are multiples of this
 LONG = 1000  # steps from which on a run gains by strong views and mixup
+GENTLE = PRESETS["voc2007-best"]["weak_view"]  # shows the labeler nearly the whole image
 MOVES = 0.1  # how far pretrained weights may go: steps x learning rate
 # options that keep their meaning where every pair has a soft pseudo-label; any other asks for the paper's rule
 WITH_SOFT = {*SOFT, "momentum", "weight", "warmup_steps", "unseen_classes"} - {"gate", "selection", "targets"}
@@ -83,6 +84,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     optimizer = given.get("optimizer", "adamw")
     short = steps < LONG
     view = {"ops": 1 if short else 3, "crop_scale": 0.5 if short else 0.3, "cutout_ratio": 0.0}
+    taught = method == "percentmatch" and given.get("options", {}).get("scores") != "student"  # by the average
     chosen: dict[str, Any] = {
         "weights": weights,
         "backbone": backbones.get(weights, Config.backbone),  # a file: as `pretrain` and the presets have it
@@ -101,7 +103,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "weight_decay": 0.05 if optimizer == "adamw" else 1e-4,
         "mixup": 0.0 if short else 0.5,
         "labeled_view": view,
-        "weak_view": view,
+        "weak_view": GENTLE if taught and not short else view,
         "strong_view": {"ops": 3 if short else 8, "crop_scale": view["crop_scale"]},
         "method": method,
     }

@@ -65,6 +65,8 @@ def test_the_best_weights_that_can_be_had_and_their_backbone(machine: Machine, b
     long = machine.device == "cuda"
     assert choice.settings["lr"] == (1e-3 if machine.weights == "none" else 1e-4 if long else 5.3e-4)
     assert choice.settings["mixup"] == (0.5 if long else 0.0)
+    weak = PRESETS["voc2007-best"]["weak_view"] if long else choice.settings["labeled_view"]
+    assert choice.settings["weak_view"] == weak
 
 
 def test_pretrained_weights_move_more_slowly_in_longer_runs() -> None:
