@@ -162,7 +162,6 @@ BAD = {
     "image,x,y\na.jpg,1,0\nb.JPG,2,0\n": "line 3: '2' under 'x'; write 1, 0 or nothing",
     "image,kind\na.jpg,cat\n": "'cat' under 'kind'; .* call that column 'labels'",
     "image,x,y\na.jpg,1,-1\n": "-1 but none with 0; write 0 for absent, [?] for unknown",
-    "image,labels\na.jpg,x\nb.JPG,x;?\n": "line 3: [?] beside labels; leave it out",
     "image,x,y\na.jpg,1.0,-1.0\n": "-1 but none with 0; write 0 for absent, [?] for unknown",
     "image,x,y\na.jpg, 1, -1\n": "-1 but none with 0; write 0 for absent, [?] for unknown",
     "image,x,x\na.jpg,1,0\n": "column 3 is a second 'x'; name each class once",

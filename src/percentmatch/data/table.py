@@ -194,9 +194,6 @@ def _from_labels(table: Table, classes: Sequence[str] | None) -> tuple[tuple[str
     place_of = {name: place for place, name in enumerate(class_names)}
     codes = {}
     for cell, names in names_of.items():
-        if NOTHING_KNOWN in names and cell[:1] != "[" and cell not in whole:
-            where = table.sources[cells.index(cell)]
-            raise UserError(f"{where}: ? beside labels; leave it out, or give each class a column, where ? is unknown")
         stray = next((name for name in names if name not in place_of), None)
         if stray is not None:
             where = table.sources[cells.index(cell)]
