@@ -180,28 +180,39 @@ def _pseudowhere_of(results: dict[str, Any]) -> str:
 
 def grid_tuning_table(results: dict[str, Any]) -> str:
     """Validation scores of a grid's runs, and how many of their positive pseudo-labels were right near the end."""
-    lines = ["| run | validation mAP | AUC | positive pseudo-labels right | minutes |", "|---|---|---|---|---|"]
-    for group in dict.fromkeys(run["group"] for run in results["runs"]):
-        runs = [run for run in results["runs"] if run["group"] == group]
-        scores, (right, _) = [run["validation"]["ema"] for run in runs], _right_and_found(runs)
-        minutes = statistics.mean(run["minutes"] for run in runs)
-        lines.append(f"| {group} | {spread(scores, 'mAP')} | {spread(scores, 'AUC')} | {right} | {minutes:.1f} |")
+    return _grid_table(results, [[group, *_tuning_cells(runs)] for group, runs in _groups(results).items()])
+
+
+def ablation_table(results: dict[str, Any]) -> str:
+    """The same, the best first, with the difference from the run "base"."""
+    groups = _groups(results)
+    score = {group: 100 * statistics.mean(run["validation"]["ema"]["mAP"] for run in groups[group]) for group in groups}
+    rows = []
+    for group in sorted(groups, key=lambda group: -score[group]):
+        gain = "" if group == "base" else f"{score[group] - score['base']:+.1f}"
+        rows.append([group, *_tuning_cells(groups[group]), gain])
+    return _grid_table(results, rows, "difference in mAP")
+
+
+def _groups(results: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    names = dict.fromkeys(run["group"] for run in results["runs"])
+    return {name: [run for run in results["runs"] if run["group"] == name] for name in names}
+
+
+def _tuning_cells(runs: list[dict[str, Any]]) -> list[str]:
+    scores, (right, _) = [run["validation"]["ema"] for run in runs], _right_and_found(runs)
+    minutes = statistics.mean(run["minutes"] for run in runs)
+    return [spread(scores, "mAP"), spread(scores, "AUC"), right, f"{minutes:.1f}"]
+
+
+def _grid_table(results: dict[str, Any], rows: list[list[str]], *more: str) -> str:
+    head = ["run", "validation mAP", "AUC", "positive pseudo-labels right", "minutes", *more]
+    lines = [f"| {' | '.join(row)} |" for row in (head, *rows)]
+    lines.insert(1, "|---" * len(head) + "|")
     seeds = ", ".join(map(str, sorted({run["seed"] for run in results["runs"]})))
     images, where = results["runs"][0]["validation"]["ema"]["num_images"], where_all(results["runs"])
     about = f"Last moving average, scored on {images:,} images of the official val half; seed {seeds}; {where}."
     return "\n".join([*lines, "", about, ""])
-
-
-def ablation_table(results: dict[str, Any]) -> str:
-    """As a grid's validation scores, the best first, with the difference from the run "base"."""
-    score = {run["group"]: 100 * run["validation"]["ema"]["mAP"] for run in results["runs"]}
-    header, rule, *rows, gap, about, end = grid_tuning_table(results).split("\n")
-    best_first = sorted(rows, key=lambda row: -score[row.split(" | ")[0][2:]])
-    lines = [
-        f"{row} {score[name] - score['base']:+.1f} |" if (name := row.split(" | ")[0][2:]) != "base" else f"{row} |"
-        for row in best_first
-    ]
-    return "\n".join([f"{header} difference in mAP |", f"{rule}---|", *lines, gap, about, end])
 
 
 def voc_run_line(run: dict[str, Any]) -> str:

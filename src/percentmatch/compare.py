@@ -164,9 +164,8 @@ def verdict(found: Mapping[str, Any], names: tuple[str, str] | None) -> str:
 
 def show_comparison(found: Mapping[str, Any]) -> None:
     """The table of classes and the sentence."""
-    run, other = (each["path"] for each in found["runs"])
-    for mark, path, each in zip("AB", (run, other), found["runs"], strict=True):
-        print(f"{mark}  {visible(str(path))}  ({each['method']})")
+    for mark, each in zip("AB", found["runs"], strict=True):
+        print(f"{mark}  {visible(str(each['path']))}  ({each['method']})")
     if more := [name for name in found["differ"] if name != "method"]:
         print(f"They also differ in {', '.join(more)}.")
     table = figures("class", "positives", "AP of A", "AP of B", "gain", "95% interval", "")

@@ -8,15 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from PIL import Image
 from safetensors.torch import load_file, save_file
 from sklearn.metrics import average_precision_score, roc_auc_score
-from tiny import TINY
+from tiny import TINY, save_scenes
 
 from percentmatch import cli
 from percentmatch.compare import compare, gains, show_comparison, verdict
 from percentmatch.data import load_data
-from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
 from percentmatch.run_folder import RunFolder
 from percentmatch.signals import Stopped
@@ -241,12 +239,7 @@ def test_a_run_is_compared_from_another_folder_and_without_its_unlabeled_images(
     """Weights and split were named from where it was trained; elsewhere, other weights lie under that name."""
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.chdir(tmp_path)
-    drawn = draw_scenes(30, size=32)
-    for n, pixels in enumerate(drawn.pixels):
-        file = tmp_path / ("photos" if n < 24 else "more") / f"{n:02}.png"
-        file.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file)
-    rows = [f"{n:02}.png,{','.join(map(str, drawn.targets[n, :3].tolist()))}" for n in range(24)]
+    rows = [f"{name},{','.join(map(str, yes))}" for name, yes in save_scenes(tmp_path, 24, 6)]
     (tmp_path / "labels.csv").write_text("\n".join(["image,disc,triangle,square", *rows]))
     brief = replace(TINY, data="files", scenes_pool=4000, scenes_test=1000, total_steps=2, labeled=0, validation=8)
     brief = replace(brief, labels="labels.csv", images="photos", unlabeled="more")

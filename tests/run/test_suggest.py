@@ -7,12 +7,10 @@ from pathlib import Path
 
 import pytest
 import torch
-from PIL import Image
-from tiny import TINY
+from tiny import TINY, save_scenes
 
 from percentmatch import cli
 from percentmatch.data import load_data, read_table
-from percentmatch.data.scenes import draw_scenes
 from percentmatch.decide import probabilities_of
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError
@@ -130,12 +128,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, l
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr("percentmatch.auto.can_fetch", lambda name: False)
     monkeypatch.chdir(tmp_path)
-    drawn = draw_scenes(36, size=32)
-    for n, pixels in enumerate(drawn.pixels):
-        file = tmp_path / ("photos" if n < 24 else "more") / f"{n:02}.png"
-        file.parent.mkdir(exist_ok=True)
-        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file)
-    return [(f"{n:02}.png", drawn.targets[n, :3].tolist()) for n in range(24)]
+    return save_scenes(tmp_path, 24, 12)
 
 
 def labels_file(style: str, photos: list[tuple[str, list[int]]]) -> str:

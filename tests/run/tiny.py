@@ -4,8 +4,10 @@ import json
 from pathlib import Path
 
 import torch
+from PIL import Image
 
 from percentmatch.config import Config
+from percentmatch.data.scenes import draw_scenes
 
 TINY = Config(
     data="scenes",
@@ -33,3 +35,13 @@ def rows(folder: Path) -> list[dict]:
 
 def weights(folder: Path) -> dict[str, torch.Tensor]:
     return torch.load(folder / "last.pt", weights_only=True)["model"]
+
+
+def save_scenes(folder: Path, labeled: int, more: int) -> list[tuple[str, list[int]]]:
+    """Scenes as PNG files in the folders photos and more; the names of the first ones and their first three labels."""
+    drawn = draw_scenes(labeled + more, size=32)
+    for n, pixels in enumerate(drawn.pixels):
+        file = folder / ("photos" if n < labeled else "more") / f"{n:02}.png"
+        file.parent.mkdir(exist_ok=True)
+        Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file)
+    return [(f"{n:02}.png", drawn.targets[n, :3].tolist()) for n in range(labeled)]

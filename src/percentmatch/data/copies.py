@@ -49,7 +49,7 @@ def without_copies(shards: Shards, paths: Sequence[Path], *, cache: Path, say: S
                 write_whole(place, json.dumps(found).encode())
     if not len(copies):
         return shards
-    gone = np.bincount(_shard_of(shards, copies), minlength=len(shards.counts))
+    gone = np.bincount(shards.shard_of(copies), minlength=len(shards.counts))
     return replace(shards, counts=shards.counts - gone, places=np.delete(shards.places, copies, axis=0))
 
 
@@ -88,10 +88,6 @@ def _find_in(shards: Shards, held: Held, digests: Digests, shard: int, suspects:
                     found.append(place)
             return found
     return None if len(suspects) else []
-
-
-def _shard_of(shards: Shards, places: np.ndarray) -> np.ndarray:
-    return shards.firsts.searchsorted(places, side="right") - 1
 
 
 def _length_and_time(path: Path) -> tuple[int, int]:

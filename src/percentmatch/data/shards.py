@@ -1,7 +1,4 @@
-"""Tar shards (WebDataset): which there are, and where each image lies in them. Headers are read once and remembered.
-
-Members that share their path up to the first dot of the file name are one sample: `cats/001.jpg` and `cats/001.json`.
-"""
+"""Tar shards (WebDataset): which there are, and where each image lies in them. Headers are read once and remembered."""
 
 import hashlib
 import json
@@ -9,13 +6,13 @@ import os
 import re
 import stat
 import time
-from collections.abc import Generator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from glob import glob
-from itertools import chain, groupby
+from itertools import chain
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,17 +21,14 @@ import numpy as np
 from percentmatch.data import cache_file
 from percentmatch.data.folder import IMAGE_SUFFIXES, is_image_name, list_files
 from percentmatch.data.load import Say
-from percentmatch.data.table import PART_OF
-from percentmatch.data.tar import Damaged, Member, members
+from percentmatch.data.samples import Scattered, Unclear, note_of, part_of, samples
+from percentmatch.data.tar import Damaged, members
 from percentmatch.errors import UserError
 
 VERSION = 2
 PLAN = "shards.json"  # what `percentmatch data shard` writes beside its shards
 ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # but .tar refused: with a reason
 MOST_SHARDS = 1_000_000
-MOST_NOTE = 1 << 20  # bytes of a member that says something about an image
-LABELS = ("cls", "txt")  # members that hold labels as text, where no JSON does
-NOTES = ("json", *LABELS)
 WAITS = (0.1, 0.5, 2.0)  # seconds before a file that cannot be read is tried again: mounted storage has hiccups
 READERS, SLOW = 16, 2e-4  # shards whose headers are read at a time, where an image takes longer than so many seconds
 SAY_EVERY = 10  # seconds
@@ -67,6 +61,10 @@ class Shards:
 
     def __len__(self) -> int:
         return len(self.places)
+
+    def shard_of(self, places: np.ndarray | int) -> np.ndarray:
+        """In which shard each of these places is."""
+        return self.firsts.searchsorted(places, side="right") - 1
 
     @property
     def digest(self) -> str:
@@ -242,14 +240,6 @@ def _build(target: Path, paths: Sequence[str], stamps: Sequence[tuple[int, int]]
             part.unlink(missing_ok=True)
 
 
-class Scattered(Damaged):
-    """The members of a sample do not follow each other."""
-
-
-class Unclear(Exception):
-    """Why a member that says something about an image is of no use, in words that follow `shard 'x': `."""
-
-
 class _Scanned(NamedTuple):
     places: np.ndarray  # (n, 2)
     noted: list[tuple[str, int, int, dict[str, Any]]]  # as in Noted, without the shard
@@ -266,15 +256,15 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
         try:
             file = os.open(path, os.O_RDONLY)
             try:
-                for pictures, others in samples(file, stamp[0], NOTES if labels else NOTES[:1]):
+                for pictures, others in samples(file, stamp[0], labels=labels):
                     try:
-                        note = _note(file, others, labels)
+                        note = note_of(file, others, labels=labels)
                     except Unclear as error:
                         unclear.append(str(error))
                         continue
                     if labels and note.get("labels") is not None:
                         noted += [(*member, note) for member in pictures]
-                    elif PART_OF.get(str(note.get("part") or "").strip().lower()) not in ("validation", "test"):
+                    elif part_of(note) not in ("validation", "test"):
                         places += [(member.offset, member.length) for member in pictures]
             finally:
                 os.close(file)
@@ -292,61 +282,6 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
 
 def _array(places: list[tuple[int, int]]) -> np.ndarray:
     return np.array(places, np.int64).reshape(-1, 2)
-
-
-def samples(file: int, size: int, notes: Sequence[str]) -> Generator[tuple[list[Member], dict[str, Member]]]:
-    """The images of each sample in an open shard, and all of its members by what stands after the first dot.
-
-    A sample has one image: that with nothing but an image's suffix after the first dot. Without such a one, every
-    member with the suffix of an image is an image. Hidden files are no members. An image whose `notes`, members with
-    such an ending, come apart from it is an error. The last sample before a damage is left out, as it may go on there.
-    """
-    seen: dict[str, tuple[bool, bool]] = {}  # of the samples so far: is there an image, and a note about it
-    shown = (member for member in members(file, size) if not os.path.basename(member.name).startswith("."))
-    for key, group in groupby(shown, lambda member: _key(member.name)[0]):
-        found = [(_key(member.name)[1].lower(), member) for member in group]
-        images = [(ending, member) for ending, member in found if is_image_name(os.path.basename(member.name))]
-        here, before = (bool(images), any(ending in notes for ending, _ in found)), seen.get(key, (False, False))
-        if key in seen and (here[0] or before[0]) and (here[1] or before[1]):
-            raise Scattered(f"the members of '{key}' do not follow each other; write them in the order of their names")
-        seen[key] = here
-        plain = [member for ending, member in images if f".{ending}" in IMAGE_SUFFIXES]
-        if pictures := plain[:1] or [member for _, member in images]:
-            yield pictures, dict(found)
-
-
-def _key(name: str) -> tuple[str, str]:
-    """What the members of a sample share, and the rest."""
-    folder, slash, last = name.rpartition("/")
-    key, _, ending = last.partition(".")
-    return folder + slash + key, ending
-
-
-def _note(file: int, others: dict[str, Member], labels: bool) -> dict[str, Any]:
-    """What the members of a sample say about its image: its part, and with `labels` those."""
-    note: Any = {}
-    if "json" in others and (labels or others["json"].length <= MOST_NOTE):
-        try:
-            note = json.loads(_content(file, others["json"]))
-        except (ValueError, RecursionError):
-            raise Unclear(f"its member '{others['json'].name}' is not JSON") from None
-    note = note if isinstance(note, dict) else {}
-    kind = next((kind for kind in LABELS if kind in others), "")
-    if labels and kind and note.get("labels") is None:
-        try:
-            note["labels"] = _content(file, others[kind]).decode("utf-8-sig").strip()
-        except UnicodeDecodeError:
-            raise Unclear(f"its member '{others[kind].name}' is not UTF-8") from None
-    if labels and note.get("labels") is None and str(note.get("part") or "").strip().lower() not in PART_OF:
-        what = f"no part is called {note['part']!r}, as its member '{others['json'].name}' says"
-        raise Unclear(f"{what}; write train, validation or test")
-    return {name: note[name] for name in ("labels", "unknown", "difficult", "part") if name in note}
-
-
-def _content(file: int, member: Member) -> bytes:
-    if member.length > MOST_NOTE:
-        raise Unclear(f"its member '{member.name}' has more than {MOST_NOTE:,} bytes")
-    return os.pread(file, member.length, member.offset)
 
 
 def name_at(path: str, offset: int) -> str:

@@ -146,7 +146,7 @@ class Stream:
     def _image(self, place: int, position: int) -> np.ndarray:
         """The image at this place; if it is bad, the next good one a block further on in the pass."""
         for attempt in range(1, MOST_BAD + 1):
-            shard = int(self.shards.firsts.searchsorted(place, side="right")) - 1
+            shard = int(self.shards.shard_of(place))
             offset, length = self.shards.places[place].tolist()
             try:
                 content = self._read(shard, offset, length)

@@ -56,15 +56,14 @@ class Dash(Labeler):
             decay_steps = math.ceil(PASSES * facts.num_unlabeled / facts.unlabeled_batch)
         self.task: Task = task
         self.factor, self.decay, self.lowest, self.weight = factor, decay, lowest, weight
-        self.warmup_steps = self.first_step = warmup_steps
-        self.decay_steps = decay_steps
+        self.first_step, self.decay_steps = warmup_steps, decay_steps
         self._sums = StepSums()
         self.register_buffer("first_bound", torch.zeros(()))  # rho_0, the mean over the steps learnt
         self.register_buffer("steps_learnt", torch.zeros(()))
         self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
-        stage = torch.ones_like(self.first_bound) * (scores.step - self.warmup_steps)
+        stage = torch.ones_like(self.first_bound) * (scores.step - self.first_step)
         stage = (stage / self.decay_steps).floor().clamp(min=0)  # k
         bound = (self.factor * self.decay**-stage * self.first_bound).clamp(min=self.lowest)  # rho
         least = (-bound).exp()  # () -log q < rho
@@ -72,7 +71,7 @@ class Dash(Labeler):
             least = least.clamp(min=0.5)
         upper = least.expand(len(self.unseen)).masked_fill(self.unseen, torch.inf)  # (c,)
         lower = torch.zeros_like(upper) if self.task == "single-label" else (1 - least).expand_as(upper)
-        started = self.steps_learnt >= self.warmup_steps
+        started = self.steps_learnt >= self.first_step
         weights = self.weight * started * torch.ones_like(upper)
         pseudo = select(scores.weak, upper, lower, weights, self.task, meet=True)
         if self.training:
@@ -89,7 +88,7 @@ class Dash(Labeler):
         sums = self._sums.add(torch.stack([(loss * known).sum(), known.sum()]), last=scores.last)  # (2,)
         if sums is None:
             return
-        learns = (sums[1] > 0) & (self.steps_learnt < self.warmup_steps)  # a step without known labels does not count
+        learns = (sums[1] > 0) & (self.steps_learnt < self.first_step)  # a step without known labels does not count
         self.steps_learnt.add_(learns)
         change = sums[0] / sums[1].clamp(min=1e-12) - self.first_bound
         self.first_bound.add_(learns * change / self.steps_learnt.clamp(min=1))

@@ -99,7 +99,7 @@ class PercentMatch(Labeler):
             if not -math.inf < start <= full < math.inf:
                 raise UserError(f"{name}_start ({start}) must be finite and not exceed {name}_full ({full})")
         self.task: Task = task
-        self.weight, self.warmup_steps, self.unseen_classes = weight, warmup_steps, unseen_classes
+        self.weight, self.unseen_classes = weight, unseen_classes
         self.first_step = max(warmup_steps - 1, 0)  # the paper counts from t = 1
         self.selection, self.schedule, self.gate = selection, schedule, gate
         self.soft_targets = targets == "soft"
