@@ -244,6 +244,7 @@ def voc_cpu_table(results: dict[str, Any]) -> str:
 BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
     ("README.md", "voc_same_data", track_table, "voc2007/same_data"),
     ("docs/voc.md", "voc_same_data", track_table, "voc2007/same_data"),
+    ("docs/voc.md", "voc_same_data_long", track_table, "voc2007/same_data_long"),
     ("docs/voc.md", "voc_ceiling", ceiling_line, "voc2007/ceiling"),
     ("docs/voc.md", "voc_pseudo_labels", pseudo_label_table, "voc2007/same_data"),
     ("docs/voc.md", "voc_class_gain", class_gain_table, "voc2007/same_data"),
@@ -260,6 +261,7 @@ BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
     ("docs/experiments.md", "voc_cpu_long", grid_tuning_table, "voc2007/cpu_long"),
     ("docs/experiments.md", "voc_remedies", grid_tuning_table, "voc2007/remedies"),
     ("docs/experiments.md", "voc_ablations", ablation_table, "voc2007/ablations"),
+    ("docs/experiments.md", "voc_auc_gate", grid_tuning_table, "voc2007/ablation_auc_gate"),
     ("docs/experiments.md", "voc_paper", voc_paper_table, "voc2007/paper_first"),
     ("docs/speed.md", "voc_run", voc_run_line, "voc2007/paper_first"),
 )
