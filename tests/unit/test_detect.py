@@ -207,6 +207,11 @@ def test_metadata_in_part_folders(folder: Path) -> None:
         "validation/b.jpg": "validation",
     }
     assert all(path.is_file() for path in manifest.paths)
+    own = {"labels": ["dog"], "split": "test", "file_name": "c.jpg"}  # in another order, and with what the folder says
+    (folder / "set" / "test" / "metadata.jsonl").write_text(json.dumps(own))
+    again = read_labels(folder / "set")
+    assert (again.ids, again.parts, again.paths) == (manifest.ids, manifest.parts, manifest.paths)
+    assert again.targets.tolist() == [[0, 1], [1, 0], [1, 0]]
     own = {"file_name": "c.jpg", "labels": ["cat"], "split": "train"}
     (folder / "set" / "test" / "metadata.jsonl").write_text(json.dumps(own))
     with pytest.raises(UserError, match=r"test/metadata\.jsonl, line 1: it says 'train' and lies in the folder 'test'"):

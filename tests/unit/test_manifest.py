@@ -41,6 +41,13 @@ def write(folder: Path, *names: str) -> Path:
 FOUR = make(Path("there"), "a", "b", "c", "d")
 
 
+def test_a_class_whose_accents_are_encoded_in_two_ways_is_named() -> None:
+    with pytest.raises(
+        UserError, match="two classes are called 'l\u00e9', its accents encoded in two ways; write it in"
+    ):
+        make(Path("there"), "a", "b", classes=("l\u00e9", "le\u0301"))
+
+
 def test_rows_select_and_part_agree() -> None:
     assert len(FOUR) == 4
     assert FOUR.rows(["c", "a"]).tolist() == [2, 0]

@@ -99,7 +99,8 @@ def test_own_classes_in_xml_without_any_list(tmp_path: Path) -> None:
     year = make_year(tmp_path / "mine", lists=False, xml=True)
     for file in (year / "ImageSets" / "Main").iterdir():
         file.unlink()
-    (year / "Annotations" / "3.xml").write_text("<annotation><object><name>zebra</name></object></annotation>")
+    (year / "Annotations" / "3.xml").unlink()
+    (year / "Annotations" / "3.XML").write_text("<annotation><object><name>zebra</name></object></annotation>")
     manifest = read_voc(year)
     assert manifest.class_names == ("dog", "person", "train", "zebra")
     assert manifest.targets.tolist() == [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]]

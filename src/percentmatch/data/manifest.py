@@ -4,6 +4,7 @@ import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from unicodedata import normalize
 
 import torch
 from torch import Tensor
@@ -60,6 +61,12 @@ class Manifest:
             raise UserError(f"two images have the id {self.ids[first]!r} ({where}); ids must differ")
         if len(set(self.class_names)) < c or not all(self.class_names):
             raise UserError(f"class names must differ and not be empty: {', '.join(map(repr, self.class_names))}")
+        plain = [normalize("NFC", name) for name in self.class_names]
+        if len(set(plain)) < c:
+            first, _ = _first_twins(plain)
+            raise UserError(
+                f"two classes are called {plain[first]!r}, its accents encoded in two ways; write it in one"
+            )
         wrong = set(self.parts) - {"", *PARTS}
         if wrong:
             raise UserError(f"unknown part {min(wrong)!r}; choose from: {', '.join(PARTS)}, or leave it empty")

@@ -26,10 +26,12 @@ def read_metadata(place: Path, images: Path | None = None, *, classes: Sequence[
         raise UserError(f"{place} holds neither {' nor '.join(NAMES)}; give a folder that does")
     tables = [_in_part(_open(file), place, part) if part else _open(file) for file, part in files.items()]
     first = tables[0]
+    rows = list(first.rows)
     for table in tables[1:]:
-        if table.header != first.header:
+        if sorted(table.header) != sorted(first.header):
             raise UserError(f"{table.file} has other columns than {first.file}; give them the same ones")
-    rows = [row for table in tables for row in table.rows]
+        order = [*(table.header.index(name) for name in first.header), -1]
+        rows += [[row[column] for column in order] for row in table.rows]
     sources = [source for table in tables for source in table.sources]
     folder = images or (place if place.is_dir() else place.parent)
     return to_manifest(replace(first, rows=rows, sources=sources), folder, classes)
@@ -86,13 +88,16 @@ def _cell(value: object) -> str:
 
 
 def _in_part(table: Table, place: Path, part: str) -> Table:
-    """The table of a part folder, its images named from `place`."""
+    """The table of a part folder, its images named from `place`, with a column for the part instead of its own."""
     below = table.file.parent.relative_to(place).as_posix()
+    kept = [column for column in range(len(table.header)) if column != table.part]
     rows = []
     for row, source in zip(table.rows, table.sources, strict=True):
         own = row[table.part].strip().lower() if table.part != NOWHERE else ""
         if PART_OF.get(own, own) not in ("", part):
             raise UserError(f"{source}: it says {own!r} and lies in the folder {below!r}; correct one of them")
-        named = [f"{below}/{cell}" if column == table.image else cell for column, cell in enumerate(row[:-1])]
+        named = [f"{below}/{row[column]}" if column == table.image else row[column] for column in kept]
         rows.append([*named, part, ""])
-    return replace(table, header=[*table.header, "part"], rows=rows, part=len(table.header))
+    header = [*(table.header[column] for column in kept), "part"]
+    labels = table.labels if table.labels == NOWHERE else kept.index(table.labels)
+    return replace(table, header=header, rows=rows, image=kept.index(table.image), labels=labels, part=len(kept))

@@ -157,10 +157,11 @@ def _read_list(file: Path) -> tuple[list[str], list[int], bytearray]:
 def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str] | None) -> _Labels:
     if not os.path.isdir(folder):
         raise UserError(f"{folder.parent} has neither ImageSets/Main/<class>_<part>.txt nor Annotations; unpack one")
-    ids = list(plain_part_of) or sorted(name[:-4] for name in list_files(folder) if name.endswith(".xml"))
+    file_of = {name[:-4]: name for name in list_files(folder) if name.lower().endswith(".xml")}
+    ids = list(plain_part_of) or sorted(file_of)
     if not ids:
         raise UserError(f"{folder} holds no .xml file; unpack the annotations")
-    files = [folder / f"{name}.xml" for name in ids]
+    files = [folder / file_of.get(name, f"{name}.xml") for name in ids]
     objects = [_read_xml(file) for file in files]
     there = {name for found in objects for name in found}
     all_voc = there.issubset(CLASSES)
