@@ -8,6 +8,7 @@ import zipfile
 from collections.abc import Callable, Generator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from secrets import token_hex
 from typing import IO, Any, Self
 
 import torch
@@ -21,28 +22,43 @@ BAD_STATE = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, A
 
 
 def cannot_write(path: Path, error: OSError) -> UserError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    advice = "make room" if full else "check the path and its permissions"
     return UserError(
-        f"cannot write '{path}': {error.strerror or error}; what was there before is kept, make room and run the "
-        "command again (with --resume if the run had begun)"
+        f"cannot write '{path}': {error.strerror or error}; what was there before is kept, {advice} and run the "
+        "command again (a run that had begun goes on with --resume)"
     )
+
+
+def beside(path: Path) -> Path:
+    """A new name for what will take the place of `path`: two programs that write the same file do not mix it."""
+    return path.with_name(f".{path.name}.{token_hex(4)}.part")
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Generator[IO[str]]:
-    """A text file that takes the place of `path` when the block ends without an error."""
-    beside = path.with_name(f".{path.name}.part")
+    """A text file that takes the place of `path` when the block ends without an error.
+
+    A pipe or device is written to as it is, a link stays one.
+    """
+    new, real = None, Path(os.path.realpath(path))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with open(beside, "w", encoding="utf-8", newline="") as file:
+        if not path.exists() or path.is_file():
+            new = beside(real)
+        with open(new or path, "w", encoding="utf-8", newline="") as file:
             yield file
             file.flush()
-            os.fsync(file.fileno())
-        os.replace(beside, path)
+            if new:
+                os.fsync(file.fileno())
+        if new:
+            os.replace(new, real)
     except OSError as error:
         raise cannot_write(path, error) from error
     finally:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            if new:
+                new.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
@@ -51,15 +67,15 @@ def _moved_into_place(path: Path, previous: Path | None = None) -> Generator[IO[
 
     A fault leaves the old file and no new one; between the two moves it may be `previous`.
     """
-    beside = path.with_name(f".{path.name}.part")
+    new = path.with_name(f".{path.name}.part")  # always this name: a run is written by one program, and often killed
     try:
-        with open(beside, "wb") as file:
+        with open(new, "wb") as file:
             yield file
             file.flush()
             os.fsync(file.fileno())
         if previous and path.exists():
             os.replace(path, previous)
-        os.replace(beside, path)
+        os.replace(new, path)
         folder = os.open(path.parent, os.O_RDONLY)
         try:
             os.fsync(folder)  # the move itself survives a power cut
@@ -67,7 +83,7 @@ def _moved_into_place(path: Path, previous: Path | None = None) -> Generator[IO[
             os.close(folder)
     except OSError as error:
         with contextlib.suppress(OSError):
-            beside.unlink(missing_ok=True)
+            new.unlink(missing_ok=True)
         raise cannot_write(path, error) from error
 
 

@@ -111,7 +111,15 @@ def predict(
             sys.exit(1)
 
 
-def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: float = 20, device: str = "auto") -> None:
+def serve(
+    model: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    site: str = "",
+    max_mb: float = 20,
+    device: str = "auto",
+) -> None:
     """Open a trained model to a browser, and to programs by POST /predict, until Ctrl-C.
 
     Parameters
@@ -122,6 +130,8 @@ def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: flo
         The address to listen at; by default this machine alone can use it.
     port
         0 picks a free one.
+    site
+        The name, and the port if it is not the usual one, of a web server that stands in front.
     max_mb
         The largest upload, in MB.
     device
@@ -129,7 +139,7 @@ def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: flo
     """
     from percentmatch.serve import serve
 
-    serve(model, host=host, port=port, max_mb=max_mb, device=device)
+    serve(model, host=host, port=port, site=site, max_mb=max_mb, device=device)
 
 
 def calibrate(

@@ -1,7 +1,8 @@
 """Scores of a model on a set of images, always in float32."""
 
 import contextlib
-from collections.abc import Generator, Mapping
+import os
+from collections.abc import Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ from torch import Tensor, nn
 from percentmatch.augment import frame, resize
 from percentmatch.data import Data, Images, load_data, load_images, read_labels
 from percentmatch.data.cache import Progress
+from percentmatch.data.load import print_to_stderr
 from percentmatch.data.source import check_single
 from percentmatch.device import pick_device
 from percentmatch.distributed import gather_shares, own_share
@@ -136,10 +138,22 @@ def open_files(
     progress: Progress | None = None,
 ) -> Opened:
     """What `score_files` scores: model, card, images and device."""
-    place = pick_device(device)
-    model, card = load_classifier(RunFolder(Path(path)).model, place)
+    place, folder = pick_device(device), RunFolder(Path(path))
+    model, card = load_classifier(folder.model if folder.path.is_dir() else folder.path, place)
     manifest = read_labels(labels, images, classes=card.class_names)
     if card.task == "single-label":
         check_single(manifest)
+    if learnt := _learnt_from(folder, manifest.paths):
+        print_to_stderr(f"{learnt:,} of these {len(manifest):,} images are among those that the model has learnt from")
     loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
     return model, card, loaded, place
+
+
+def _learnt_from(folder: RunFolder, paths: Sequence[Path]) -> int:
+    """How many of these files are labeled images of the run, if it was trained on files."""
+    if not folder.split.exists() or not (config := folder.read_config()).labels:
+        return 0
+    base = Path(config.images or config.labels)
+    base = base if base.is_dir() else base.parent
+    learnt = {os.path.realpath(base / name) for name in folder.read_split().labeled}
+    return sum(os.path.realpath(path) in learnt for path in paths)

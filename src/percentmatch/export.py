@@ -16,7 +16,7 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor
 from torch.nn import functional as F
 
-from percentmatch.checkpoint import cannot_write, write_atomic, write_json
+from percentmatch.checkpoint import beside, cannot_write, write_atomic, write_json
 from percentmatch.decide import probabilities_of, thresholds_of
 from percentmatch.errors import UserError
 from percentmatch.evaluate import logits
@@ -79,8 +79,8 @@ def export(model: str | Path, out: Path) -> list[str]:
     """Write the model of a run folder or file to `out`, a file that ends in .onnx or a new folder; says what it did."""
     predictor = Predictor(model, "cpu")
     if out.suffix.lower() == ".onnx":
-        if out.is_dir():
-            raise UserError(f"--out {out} is a folder; name a file")
+        if out.exists() and not out.is_file():
+            raise UserError(f"--out {out} is no file; name a new one")
         content, apart = onnx_bytes(predictor)
         try:
             out.parent.mkdir(parents=True, exist_ok=True)
@@ -170,18 +170,17 @@ def write_folder(predictor: Predictor, out: Path, metrics: dict[str, Any]) -> No
     """A folder that `Predictor` and `ImageClassifier.from_pretrained` load, moved into place when it is complete."""
     if out.exists() and (not out.name or not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} is there already; name a new folder, or a file that ends in .onnx")
-    beside = out.with_name(f".{out.name}.part")
+    new = beside(out)
     try:
-        shutil.rmtree(beside, ignore_errors=True)
-        beside.mkdir(parents=True)
-        write_atomic(beside / "model.safetensors", classifier_bytes(predictor.network, predictor.card))
-        write_json(beside / "config.json", asdict(predictor.card))
-        write_atomic(beside / "README.md", model_card(predictor.card, metrics).encode())
-        os.replace(beside, out)
+        new.mkdir(parents=True)
+        write_atomic(new / "model.safetensors", classifier_bytes(predictor.network, predictor.card))
+        write_json(new / "config.json", asdict(predictor.card))
+        write_atomic(new / "README.md", model_card(predictor.card, metrics).encode())
+        os.replace(new, out)
     except OSError as error:
         raise cannot_write(out, error) from error
     finally:
-        shutil.rmtree(beside, ignore_errors=True)
+        shutil.rmtree(new, ignore_errors=True)
 
 
 def model_card(card: Card, metrics: dict[str, Any]) -> str:

@@ -1,10 +1,11 @@
 """Images in, probabilities and decisions out: `Predictor` in Python, and a CSV or JSON Lines file for the command."""
 
-import csv
+import io
 import json
 import os
 import re
 import sys
+import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
@@ -21,7 +22,7 @@ from percentmatch.data.cache import Progress
 from percentmatch.data.decode import decode, square
 from percentmatch.data.folder import is_image_name, read_folder, read_list
 from percentmatch.data.load import print_to_stderr
-from percentmatch.data.table import LABEL_HEADERS, PART_HEADERS, guard
+from percentmatch.data.table import LABEL_HEADERS, PART_HEADERS, guard, write_row
 from percentmatch.decide import decisions_of, probabilities_of
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError
@@ -30,17 +31,17 @@ from percentmatch.models import load_classifier
 from percentmatch.run_folder import RunFolder
 
 CHUNK = 64  # images decoded and scored at a time
-DIVIDES = re.compile("\r|[;\t]\\s*[=+@-]")  # a line, or a cell that begins like a formula
-
 Source = str | Path | Image.Image | np.ndarray | Tensor  # an image
 Form = Literal["csv", "jsonl"]
+FORM_OF: dict[str, Form] = {"": "csv", ".csv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
 class Predictor:
     """A trained model for images: the path of a run folder, of an exported folder or of a model.safetensors.
 
     Images are given as paths, Pillow images, or uint8 arrays or tensors (h, w, 3) in RGB, in a list or one alone; a
-    path alone may also be a folder, or a text file with one path a line. A row answers each image, in their order.
+    path alone may also be a folder, or a text file with one path a line. A row answers each image, in their order; what
+    a text file names twice is one image.
     """
 
     def __init__(self, model: str | Path, device: str = "auto") -> None:
@@ -65,14 +66,15 @@ class Predictor:
         """Chunk by chunk: the rows of the images that could be read, their logits, a sentence for each other one."""
         with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets other threads run while it decodes
             for first in range(0, len(images), CHUNK):
-                found = list(enumerate(pool.map(self._read, images[first : first + CHUNK]), first))
+                with warnings.catch_warnings(action="ignore"):  # here, as it is not for one thread among others
+                    found = list(enumerate(pool.map(self._read, images[first : first + CHUNK]), first))
                 good = [(row, pixels) for row, pixels in found if isinstance(pixels, Tensor)]
                 scored = torch.zeros(0, len(self.card.class_names))
                 if good:
                     pixels = torch.stack([pixels for _, pixels in good])
                     scored = logits(self.network, pixels, self.card, self.device)
-                if scored.isnan().any():
-                    raise UserError("the model's probabilities are not a number (NaN): its training has diverged")
+                if not scored.isfinite().all():
+                    raise UserError("the model gives scores that are not finite numbers: its training has diverged")
                 yield [row for row, _ in good], scored, [reason for _, reason in found if isinstance(reason, str)]
 
     def _logits(self, images: Source | Iterable[Source]) -> Tensor:
@@ -131,11 +133,15 @@ def predict(
     """
     if out and out.is_dir():
         raise UserError(f"--out {out} is a folder; name a file")
-    form = form or ("jsonl" if out and out.suffix.lower() in (".jsonl", ".ndjson") else "csv")
+    form = form or (FORM_OF.get(out.suffix.lower()) if out else "csv")
+    if form is None:
+        raise UserError(f"--out {out}: name a file that ends in .csv or .jsonl, or say --format csv or jsonl")
     paths = find(sources)
     predictor = Predictor(model, device)
     names = predictor.card.class_names
     lines = _json_lines if form == "jsonl" else _csv_lines
+    if out and out.is_file() and not _is_prediction(out, names):
+        raise UserError(f"--out {out} is there already and holds no predictions of this model; name a new file")
     if form == "csv" and (odd := next((name for name in names if ";" in name), None)):
         raise UserError(f"the class '{odd}' holds a ';', which divides labels in a CSV file; use --format jsonl")
     done = skipped = 0
@@ -155,8 +161,9 @@ def predict(
 
 
 def find(sources: Sequence[Path]) -> list[Path]:
-    """The image files that the sources name, in their order; one named by several paths is there once, by the first."""
-    paths: dict[str, Path] = {}
+    """The image files that the sources name, in their order; what a source before names, by any path, is left out."""
+    paths: list[Path] = []
+    seen: set[str] = set()
     for source in sources:
         if not os.path.exists(source):
             raise UserError(f"there is no file {source}; check the path")
@@ -164,11 +171,12 @@ def find(sources: Sequence[Path]) -> list[Path]:
             found = read_folder(source).paths
         else:
             found = (source,) if is_image_name(source.name) else _listed(source)
-        for path in found:
-            paths.setdefault(os.path.realpath(path), path)
+        real = [os.path.realpath(path) for path in found]
+        paths += [path for path, place in zip(found, real, strict=True) if place not in seen]
+        seen.update(real)
     if not paths:
         raise UserError("no image is named; give images, a folder or a text file with one path a line")
-    return list(paths.values())
+    return paths
 
 
 def _listed(source: Path) -> tuple[Path, ...]:
@@ -187,20 +195,31 @@ def _csv_lines(
     a column of labels files.
     """
 
-    def write(cells: list[str]) -> None:
-        # minimal quotes do not see a \r, nor that a spreadsheet may divide cells at a semicolon or tab
-        quoting = csv.QUOTE_ALL if DIVIDES.search("".join(cells)) else csv.QUOTE_MINIMAL
-        csv.writer(file, lineterminator="\n", quoting=quoting).writerow(cells)
-
     if header:
-        taken = (*LABEL_HEADERS, *PART_HEADERS)
-        write(["image", "labels", *(f"'{name}" if name.strip().lower() in taken else guard(name) for name in names)])
+        write_row(file, _header(names))
     for path, row, yes in zip(map(str, paths), scores.tolist(), decided.tolist(), strict=True):
         labels = [guard(name) for name, chosen in zip(names, yes, strict=True) if chosen]
         joined = ";".join(labels)
         if joined.startswith(("[", "{", "?")) or (len(labels) == 1 and re.search(r"[\s,|]", joined)):
             joined = f";{joined}"  # else it would be read as a list, as unknown, or divided at its space, comma or bar
-        write([path if guard(path) == path else f"./{path}", joined, *(f"{p:.6f}" for p in row)])
+        write_row(file, [path if guard(path) == path else f"./{path}", joined, *(f"{p:.6f}" for p in row)])
+
+
+def _header(names: Sequence[str]) -> list[str]:
+    taken = (*LABEL_HEADERS, *PART_HEADERS)
+    return ["image", "labels", *(f"'{name}" if name.strip().lower() in taken else guard(name) for name in names)]
+
+
+def _is_prediction(file: Path, names: Sequence[str]) -> bool:
+    """Whether a file is empty, or begins as those for these classes do, so that nothing is lost if it is replaced."""
+    header = io.StringIO()
+    write_row(header, _header(names))
+    try:
+        with open(file, "rb") as content:
+            start = content.read(len(header.getvalue().encode()))
+    except OSError:
+        return True  # what is wrong is said when it is written
+    return not start or start == header.getvalue().encode() or start.startswith(b'{"image": ')
 
 
 def _json_lines(

@@ -1,8 +1,7 @@
 """Which unlabeled images to label next: unsure positives of weak classes with few labels, no two alike."""
 
-import csv
 import os
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,14 +11,14 @@ from torch.nn import functional as F
 
 from percentmatch.checkpoint import replacing
 from percentmatch.config import Config
-from percentmatch.data import Data, load_data, read_manifest
+from percentmatch.data import Data, Images, load_data, read_manifest
 from percentmatch.data.cache import Progress
 from percentmatch.data.detect import only_file
 from percentmatch.data.folder import read_utf8
 from percentmatch.data.label_studio import is_export
 from percentmatch.data.load import print_to_stderr
 from percentmatch.data.metadata import metadata_files
-from percentmatch.data.table import NOTHING_KNOWN, NOWHERE, Table, guard, open_table
+from percentmatch.data.table import NOTHING_KNOWN, NOWHERE, Table, guard, open_table, write_row
 from percentmatch.decide import probabilities_of
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError
@@ -74,7 +73,12 @@ def suggest(
     pool = loaded.pool
     if pool.class_names != card.class_names:
         raise UserError(f"the data has other classes than the model in '{run}'; put the labels back")
-    rows, labeled = pool.rows(split.unlabeled), pool.rows(split.labeled)
+    left = _still_unlabeled(pool, split.unlabeled, drawn=bool(data or config.labeled or config.split_file))
+    if not left:
+        raise UserError(f"every unlabeled image of the run in '{run}' has labels by now, or is gone; train a new run")
+    if fewer := len(split.unlabeled) - len(left):
+        say(f"left out {fewer:,} unlabeled images of the run that the labels name by now, or that are gone")
+    rows, labeled = pool.rows(left), pool.rows(split.labeled)
     found = []
     for done, part in enumerate(rows.split(BATCH)):
         found.append(logits(model, pool.pixels[part], card, place))
@@ -98,7 +102,7 @@ def suggest(
     vectors = embed(model, pool.pixels, rows[likely], card, place)
     near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, place)).amin(1)
     chosen = likely[pick(probabilities[likely], positives, weak, number, vectors=vectors, near=near)]
-    ids = [split.unlabeled[row] for row in chosen.tolist()]
+    ids = [left[row] for row in chosen.tolist()]
     _write(out, ids, None if data or config.data in ("scenes", "shards") else config)
     expected, usual = probabilities[chosen].sum(0).tolist(), (number * probabilities.mean(0)).tolist()
     counts = zip(card.class_names, aps, positives.long().tolist(), expected, usual, strict=True)
@@ -156,6 +160,13 @@ def embed(model: Classifier, pixels: Tensor, rows: Tensor, card: Card, device: t
     return F.normalize(torch.cat(seen))
 
 
+def _still_unlabeled(pool: Images, ids: Sequence[str], *, drawn: bool) -> list[str]:
+    """Those that are still there and, unless a draw left them without labels, have none yet."""
+    known = pool.labels.known.in_rows().tolist()
+    there = {name for name, labels in zip(pool.ids, known, strict=True) if drawn or not labels}
+    return [name for name in ids if name in there]
+
+
 def _write(out: Path, ids: list[str], config: Config | None) -> None:
     """The list, in the columns of the user's file if that is a CSV file. Without a config, images are ids."""
     table = _own_table(config) if config else None
@@ -163,14 +174,14 @@ def _write(out: Path, ids: list[str], config: Config | None) -> None:
     header = table.header if table else ["image", "labels"]
     image, labels = (table.image, table.labels) if table else (0, 1)
     with replacing(out) as file:
-        writer = csv.writer(file, delimiter=table.mark if table else ",", lineterminator="\n")
-        writer.writerow([guard(cell) for cell in header])
+        mark = table.mark if table else ","
+        write_row(file, [guard(cell) for cell in header], mark)
         for name in names:
             cells = [""] * len(header)
             cells[image] = name if guard(name) == name else f"./{name}"
             if labels != NOWHERE:
                 cells[labels] = NOTHING_KNOWN  # an empty cell would say: none of the classes
-            writer.writerow(cells)
+            write_row(file, cells, mark)
 
 
 def _own_table(config: Config) -> Table | None:

@@ -6,6 +6,8 @@ import os
 import shutil
 import subprocess
 import sys
+import threading
+import warnings
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -295,10 +297,10 @@ def test_one_label_an_image(tmp_path: Path) -> None:
 
 def test_a_model_that_has_diverged_is_refused_and_writes_nothing(base: Path, tmp_path: Path) -> None:
     model, card = load_classifier(base / "run" / "model.safetensors", torch.device("cpu"))
-    torch.nn.init.constant_(next(iter(model.head.parameters())), torch.nan)
-    (tmp_path / "model.safetensors").write_bytes(classifier_bytes(model, card))
-    for out in ("a.csv", "a.jsonl"):
-        with pytest.raises(UserError, match=r"not a number .NaN.: its training has diverged"):
+    for out, value in (("a.csv", torch.nan), ("a.jsonl", torch.inf)):
+        torch.nn.init.constant_(list(model.head.parameters())[-1], value)
+        (tmp_path / "model.safetensors").write_bytes(classifier_bytes(model, card))
+        with pytest.raises(UserError, match="scores that are not finite numbers: its training has diverged"):
             run("predict", tmp_path / "model.safetensors", base / "photos", "--out", tmp_path / out)
     assert [path.name for path in tmp_path.iterdir()] == ["model.safetensors"]
 
@@ -330,3 +332,59 @@ def test_a_card_that_does_not_fit_is_refused_and_an_old_one_read(base: Path, tmp
     old.write_bytes(old.read_bytes().replace(b', \\"decisions\\": null', b" " * len(b', \\"decisions\\": null')))
     assert b"decisions" not in old.read_bytes()
     assert Predictor(old).card.decisions is None
+
+
+def test_nothing_but_predictions_is_replaced(base: Path, tmp_path: Path) -> None:
+    """Neither labels that took days, nor the model itself; a pipe and a link stay what they are."""
+    source, mine = base / "photos", tmp_path / "labels.csv"
+    mine.write_text("image,labels\n00.png,cat\n")
+    model = tmp_path / "model.safetensors"
+    model.write_bytes((base / "run" / "model.safetensors").read_bytes())
+    for out, words in (
+        (mine, "is there already and holds no predictions of this model; name a new file"),
+        (model, "name a file that ends in .csv or .jsonl, or say --format"),
+        (tmp_path / "new.xlsx", "name a file that ends in .csv or .jsonl, or say --format"),
+    ):
+        with pytest.raises(UserError, match=words):
+            run("predict", model, source, "--out", out)
+    assert mine.read_text() == "image,labels\n00.png,cat\n"
+    for name in ("p.csv", "p.jsonl"):
+        file, link = tmp_path / name, tmp_path / f"link-{name}"
+        for _ in range(2):
+            run("predict", model, source, "--out", file)
+        wanted = file.read_text()
+        link.symlink_to(file)
+        file.write_text("")
+        run("predict", model, source, "--out", link)
+        assert link.is_symlink()
+        assert file.read_text() == wanted
+    pipe, got = tmp_path / "pipe", []
+    os.mkfifo(pipe)
+    reader = threading.Thread(target=lambda: got.append(pipe.read_text()))
+    reader.start()
+    run("predict", model, source, "--out", pipe)
+    reader.join(9)
+    assert got == [(tmp_path / "p.csv").read_text()]
+    assert pipe.is_fifo()
+    names = {"labels.csv", "model.safetensors", "p.csv", "p.jsonl", "link-p.csv", "link-p.jsonl", "pipe"}
+    assert {path.name for path in tmp_path.iterdir()} == names
+
+
+def test_links_to_one_file_in_a_folder_have_a_row_each(base: Path, tmp_path: Path) -> None:
+    for name, target in (("a.png", "003.png"), ("b.png", "003.png"), ("c.png", "004.png")):
+        (tmp_path / name).symlink_to(base / "photos" / target)
+    rows = Predictor(base / "run").predict_proba(tmp_path)
+    assert rows.shape == (3, len(CLASSES))
+    np.testing.assert_array_equal(rows[0], rows[1])
+
+
+def test_the_programs_own_warnings_stay(base: Path, tmp_path: Path) -> None:
+    """Pillow's, of an image with many pixels, are not shown; what ignores them is not left behind by a thread."""
+    Image.new("1", (10_000, 9_500)).save(tmp_path / "large.png")
+    predictor = Predictor(base / "run")
+    with warnings.catch_warnings(record=True, action="always") as seen:
+        for _ in range(3):
+            predictor.predict_proba([tmp_path / "large.png", *sorted((base / "photos").iterdir())])
+        assert not seen
+        warnings.warn("mine", stacklevel=1)
+        assert [str(each.message) for each in seen] == ["mine"]

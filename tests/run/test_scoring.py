@@ -79,6 +79,17 @@ def test_a_run_is_scored_from_any_folder(base: Path, tmp_path: Path, monkeypatch
     assert printed_by(capsys, "evaluate", base / "run") == here
 
 
+def test_images_that_were_learnt_from_are_told(base: Path, capsys) -> None:
+    split, other = json.loads((base / "run" / "split.json").read_text()), ["--images", base / "photos"]
+    files = ["--labels", base / "labels.csv", *other]
+    cli.run([str(token) for token in ("evaluate", base / "run", *files)])
+    learnt = len(split["labeled"])
+    assert capsys.readouterr().err.startswith(f"{learnt} of these ")
+    model = base / "run" / "model.safetensors"
+    cli.run([str(token) for token in ("evaluate", model, *files)])  # which knows of no run
+    assert capsys.readouterr().err == ""
+
+
 def test_a_run_whose_data_was_moved(base: Path, moved: Path, tmp_path: Path, monkeypatch, capsys) -> None:
     with pytest.raises(UserError, match=r"the run's labels, /nowhere/labels\.csv, is not there; .*--set labels=PATH"):
         cli.run(["evaluate", str(moved)])

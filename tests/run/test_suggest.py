@@ -1,6 +1,9 @@
 """What to label next: the rule on numbers done by hand, the list in the user's own columns, and back into training."""
 
+import csv
+import io
 import json
+import shutil
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -165,6 +168,10 @@ def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, ph
     assert manifest.known[rows].any(1).tolist() == [True] * 3 + [False] * 3
     shown = {name: manifest.targets[rows[0], c].item() for c, name in enumerate(manifest.class_names)}
     assert shown == {"disc": 1, "square": 1, "triangle": 0}
+    capsys.readouterr()
+    run("suggest", "run", "--number", 6, "--out", "next.csv")  # of the same run: images that have no row yet
+    assert "left out 6 unlabeled images of the run that the labels name by now" in capsys.readouterr().err
+    assert not {*names} & {*read_table(Path("next.csv"), Path("photos"), classes=CLASSES).ids}
     run("train", "--out", "again", *given)
     split = RunFolder(Path("again")).read_split()
     assert {*names[:3]} <= {*split.labeled, *split.validation}
@@ -196,10 +203,40 @@ def test_rows_are_added_for_images_that_have_a_row_without_labels(photos, tmp_pa
     assert {*names} <= {f"{n}.png" for n in range(20, 24)}
     with open("labels.csv", "a") as file:
         file.write("\n".join([*(line.replace(";?;", ";disc;") for line in lines[:2]), lines[2], ""]))
+    run("suggest", "run", "--number", 3, "--out", "next.csv")
+    (asked,) = {f"{n}.png" for n in range(20, 24)} - {*names}
+    assert {line.split(";")[0] for line in Path("next.csv").read_text().splitlines()[1:]} == {names[2], asked}
     run("train", "--out", "again", *given)
     split = RunFolder(Path("again")).read_split()
     assert {*names[:2]} <= {*split.labeled, *split.validation}
     assert names[2] in split.unlabeled
+
+
+def test_a_run_whose_images_all_have_labels_by_now(photos, tmp_path: Path) -> None:
+    text = labels_file("column", photos).splitlines()
+    whole, text[-1] = "\n".join([*text, ""]), f"{text[-1].split(';')[0]};?;;"
+    (tmp_path / "labels.csv").write_text("\n".join([*text, ""]))
+    run("train", "--labels", "labels.csv", "--images", "photos", "--out", "run", *FAST)
+    (tmp_path / "labels.csv").write_text(whole)
+    with pytest.raises(
+        UserError, match="every unlabeled image of the run in 'run' has labels by now, or is gone; train"
+    ):
+        run("suggest", "run", "--number", 1, "--out", "to_label.csv")
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no such names there")
+def test_no_name_divides_a_row_or_becomes_a_formula(photos, tmp_path: Path) -> None:
+    odd = ("x;=1+1.png", "cr\rx.png")
+    for name in odd:
+        (tmp_path / "odd" / name).parent.mkdir(exist_ok=True)
+        shutil.copy(next((tmp_path / "photos").iterdir()), tmp_path / "odd" / name)
+    (tmp_path / "labels.csv").write_text(labels_file("column", photos).replace(";", ",").replace("|", ";"))
+    run("train", "--labels", "labels.csv", "--images", "photos", "--unlabeled", "odd", "--out", "run", *FAST)
+    run("suggest", "run", "--number", 2, "--out", "to_label.csv")
+    text = (tmp_path / "to_label.csv").read_bytes().decode()
+    assert {row[0] for row in list(csv.reader(io.StringIO(text, newline="")))[1:]} == {f"../odd/{name}" for name in odd}
+    for name in odd:
+        assert f'"../odd/{name}"' in text
 
 
 def test_labels_of_another_format_get_a_plain_list(photos, tmp_path: Path) -> None:

@@ -63,6 +63,8 @@ def test_a_form_is_answered_as_the_file_in_it(client: TestClient) -> None:
     content = encoded("PNG")
     form = client.post("/predict", data={"note": "text first"}, files={"file": ("x.txt", content, "text/plain")})
     assert form.json() == client.post("/predict", content=content).json()
+    form = client.post("/predict", data={"filename": "photo.jpg"}, files={"file": ("x", content)})
+    assert form.json() == client.post("/predict", content=content).json()
 
 
 @pytest.mark.parametrize("content", [b"", b"\r\n", b"\r\n\r\n--", b"a\r\n--bound", bytes(range(256)) * 999])
@@ -251,6 +253,10 @@ def test_only_known_hosts_and_the_own_page_are_answered(client: TestClient, pred
     with TestClient(build_app(predictor, "m", max_bytes=2**20, hosts=None), base_url="http://any.example") as open_one:
         assert open_one.get("/health").status_code == 200
         assert open_one.post("/predict", headers={"Origin": "http://evil.example"}).status_code == 403
+    options = {"max_bytes": 2**20, "hosts": frozenset({"127.0.0.1"}), "site": "photos.example:8443"}
+    with TestClient(build_app(predictor, "m", **options), base_url="http://127.0.0.1:8000") as behind:  # a web server
+        for origin, code in (("https://photos.example:8443", 200), ("https://photos.example", 403), ("null", 403)):
+            assert behind.post("/predict", headers={"Origin": origin}, content=content).status_code == code
 
 
 def test_a_failure_of_the_server_shows_no_traceback(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:

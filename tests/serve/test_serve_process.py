@@ -70,6 +70,7 @@ def test_bad_input_is_one_sentence(model: Path, tmp_path: Path, monkeypatch: pyt
         ({"port": 0, "host": "no such host"}, "cannot listen at no such host"),
         ({"port": 0, "host": "x" * 99}, "cannot listen at x"),
         ({"port": 0, "max_mb": 0}, "--max-mb is 0"),
+        ({"port": 0, "site": "https://a.example/"}, "--site 'https://a.example/' is no name; write it as in"),
         ({"port": 0, "max_mb": float("nan")}, "--max-mb is nan"),
     ):
         with pytest.raises(UserError, match=words):
@@ -106,7 +107,10 @@ def test_other_machines_are_let_in_only_when_told_and_with_a_warning(
     out, err = capsys.readouterr()
     assert out.startswith(f"my run is at http://{shown}:")
     assert given["hosts"] == (frozenset({"localhost", "127.0.0.1", "[::1]"}) if hosts else None)
-    assert given["max_bytes"] == 20 * 2**20
+    assert (given["max_bytes"], given["site"]) == (20 * 2**20, "")
+    cli.run(["serve", str(model), "--host", host, "--port", "0", "--device", "cpu", "--site", "Photos.Example:8443"])
+    assert given["site"] == "photos.example:8443"
+    assert ("photos.example" in given["hosts"]) if hosts else given["hosts"] is None
     assert bool(err) == (not hosts)
 
 

@@ -59,9 +59,9 @@ def cannot_read(path: str | Path, reason: str) -> str:
 
 
 def decode(path: Path, size: int, frame: Frame, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """The image as RGB, turned as its EXIF says: (3, size, size) uint8."""
+    """The image as RGB, turned as its EXIF says: (3, size, size) uint8. Pillow's warnings are as they come."""
     try:
-        return decode_bytes(read(path), size, frame, max_pixels)
+        return decode_in_thread(read(path), size, frame, max_pixels)
     except BadImage as error:
         raise UserError(f"{cannot_read(path, str(error))}; replace it or take it out of the data") from error
 

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
+from typing import IO, NamedTuple
 
 from percentmatch.data.folder import find_images, is_image_name, read_utf8
 from percentmatch.data.labels import Flags, Labels
@@ -30,6 +30,7 @@ CELLS |= {cell: UNKNOWN for cell in ("", "?", "nan", *MINUS_ONE)}
 RISKY = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # a spreadsheet may run a cell that begins so; full width, too
 _ITEM = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|\d{1,18}+)\s*+"""
 PYTHON_LIST = re.compile(rf"\[\s*+(?:{_ITEM}(?:,\s*+{_ITEM})*+)?+,?\s*+\]", re.DOTALL)  # of texts and numbers
+DIVIDES = re.compile("\r|[;\t]\\s*[=+@-]")  # a line, or a cell that begins like a formula
 LONGEST_LINE = 1 << 22  # letters
 NOWHERE = -1  # the place of a column that the file does not have: rows end with an empty cell
 
@@ -144,6 +145,12 @@ def _header_score(text: str, mark: str) -> tuple[bool, int]:
     except csv.Error:
         return False, 0
     return len(header) > 1 and any(_plain(cell) in IMAGE_HEADERS for cell in header), len(header)
+
+
+def write_row(file: IO[str], cells: list[str], mark: str = ",") -> None:
+    # minimal quotes do not see a \r, nor that a spreadsheet may divide cells at a semicolon or tab
+    quoting = csv.QUOTE_ALL if DIVIDES.search("".join(cells)) else csv.QUOTE_MINIMAL
+    csv.writer(file, delimiter=mark, lineterminator="\n", quoting=quoting).writerow(cells)
 
 
 def guard(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import ipaddress
 import logging
+import re
 import socket
 import sys
 from pathlib import Path
@@ -9,9 +10,19 @@ from pathlib import Path
 from percentmatch.errors import UserError
 from percentmatch.predict import Predictor
 
+SITE = re.compile(r"(?:[\w.-]+(?::\d+)?)?")  # a name, and its port where that is not the usual one
 
-def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: float = 20, device: str = "auto") -> None:
-    """Answer until Ctrl-C. `model` is as for `Predictor`; port 0 is any free one."""
+
+def serve(
+    model: Path,
+    *,
+    host: str = "127.0.0.1",
+    port: int = 8000,
+    site: str = "",
+    max_mb: float = 20,
+    device: str = "auto",
+) -> None:
+    """Answer until Ctrl-C. `model` is as for `Predictor`; port 0 is any free one; `site` as for `build_app`."""
     try:
         import uvicorn
 
@@ -22,6 +33,8 @@ def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: flo
         ) from error
     if not 0 < max_mb < float("inf"):
         raise UserError(f"--max-mb is {max_mb:g}; it must be above 0")
+    if not SITE.fullmatch(site):
+        raise UserError(f"--site {site!r} is no name; write it as in photos.example.org or photos.example.org:8443")
     listener = _listen(host, port)
     with listener:
         predictor = Predictor(model, device)
@@ -29,12 +42,14 @@ def serve(model: Path, *, host: str = "127.0.0.1", port: int = 8000, max_mb: flo
         alone = ipaddress.ip_address(place).is_loopback
         shown = f"[{host}]" if ":" in host else host
         own = frozenset({"localhost", "127.0.0.1", "[::1]", shown.lower()}) if alone else None
+        if own and site:
+            own |= {site.lower().partition(":")[0]}
         path = model.resolve()
         name = path.name if path.is_dir() else path.parent.name
         if not alone:
             print(f"warning: --host {host} lets every machine that reaches this one use the model", file=sys.stderr)
         print(f"{name} is at http://{shown}:{number}/  (Ctrl-C stops)", flush=True)
-        app = build_app(predictor, name, max_bytes=int(max_mb * 2**20), hosts=own)
+        app = build_app(predictor, name, max_bytes=int(max_mb * 2**20), hosts=own, site=site.lower())
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
         )

@@ -45,9 +45,11 @@ DISCARDED = 64 * 2**20  # bytes read and dropped after too large an upload; a cl
 MOST_PARTS = 100  # of a form
 
 
-def build_app(predictor: Predictor, name: str, *, max_bytes: int, hosts: frozenset[str] | None) -> FastAPI:
+def build_app(
+    predictor: Predictor, name: str, *, max_bytes: int, hosts: frozenset[str] | None, site: str = ""
+) -> FastAPI:
     """The server of a model. `hosts` are the names it answers to, None for all: no web site that points a name of its
-    own here can use it. `name` is how the model is called."""
+    own here can use it. `site` is the name that a web server in front has. `name` is how the model is called."""
     app = FastAPI(openapi_url=None, redirect_slashes=False)  # FastAPI's page of documents loads scripts from elsewhere
     worker = ThreadPoolExecutor(1)  # one image at a time, while the server answers others
     waiting = 0
@@ -58,7 +60,8 @@ def build_app(predictor: Predictor, name: str, *, max_bytes: int, hosts: frozens
         bare = re.sub(r":\d*$", "", host)
         if hosts is not None and bare not in hosts:
             return _error(403, f"this server answers to {', '.join(sorted(hosts))} only; use one of these addresses")
-        if origin is not None and request.method == "POST" and _place(origin) != host:
+        own = (host, site) if site else (host,)
+        if origin is not None and request.method == "POST" and _place(origin) not in own:
             return _error(403, "this server answers no other site; open its own page, or send no Origin header")
         response = await answer(request)
         response.headers.update(HEADERS)
@@ -122,8 +125,8 @@ def look(predictor: Predictor, content: bytes) -> dict[str, Any]:
     card = predictor.card
     pixels = torch.from_numpy(decode_bytes(content, card.decode_size, card.frame))[None]
     found = logits(predictor.network, pixels, card, predictor.device)  # (1, c)
-    if found.isnan().any():
-        raise HTTPException(500, "the model's probabilities are not a number (NaN): its training has diverged")
+    if not found.isfinite().all():
+        raise HTTPException(500, "the model gives scores that are not finite numbers: its training has diverged")
     rows = zip(
         probabilities_of(found, card)[0].tolist(),
         card.class_names,
@@ -168,7 +171,7 @@ def first_file(body: bytes, kind: str) -> bytes:
     parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MOST_PARTS) if boundary else []
     for part in parts[1:-1]:  # between the first and the last line that divide them
         about, _, content = part.partition(b"\r\n\r\n")
-        if b"filename" in about.lower():
+        if re.search(rb";\s*filename\*?\s*=", about, re.IGNORECASE):
             return content
     raise HTTPException(400, "the form holds no whole file; send one, or the image itself as the body")
 
