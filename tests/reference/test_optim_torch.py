@@ -28,14 +28,19 @@ def test_very_short_schedules_stay_in_range(total_steps: int) -> None:
 
 
 def test_ema_by_hand() -> None:
-    """Weight 0 -> 1 at step 0, where decay is min(.5, 1/10) = .1: .9. Then 2 at step 90: .5 * .9 + .5 * 2 = 1.45."""
+    """Weight 0 -> 1 at step 0, where decay is min(.5, 1/10) = .1: .9. Then 2 at step 90: .5 * .9 + .5 * 2 = 1.45.
+
+    The statistics of BatchNorm are averaged as the weights are.
+    """
     model = nn.Sequential(nn.Linear(1, 1), nn.BatchNorm1d(1))
     nn.init.zeros_(model[0].weight)
     ema = Ema(model, 0.5)
     nn.init.ones_(model[0].weight)
     model[1].num_batches_tracked += 7
+    model[1].running_mean.fill_(1.0)
     ema.update(model, torch.tensor(ema.weight(0), dtype=torch.float64))
     assert ema.model[0].weight.item() == pytest.approx(0.9)
+    assert ema.model[1].running_mean.item() == pytest.approx(0.9)
     assert ema.model[1].num_batches_tracked == 7
     nn.init.constant_(model[0].weight, 2.0)
     ema.update(model, torch.tensor(ema.weight(90), dtype=torch.float64))

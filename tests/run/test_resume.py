@@ -285,3 +285,12 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
     train(replace(TINY, total_steps=8), tmp_path / "run")
     torch.testing.assert_close(written, expected, rtol=0, atol=0)
     assert torch.load(tmp_path / "run" / "last.pt", weights_only=True)["step"] == 8
+
+
+def test_the_time_before_a_resume_counts(tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    train(TINY, out)
+    state = torch.load(out / "last.pt", weights_only=True)
+    torch.save({**state, "seconds": state["seconds"] + 6000}, out / "last.pt")
+    (out / "metrics.json").unlink()
+    assert train(TINY, out, resume=True)["minutes"] >= 100

@@ -303,3 +303,23 @@ def test_one_label_an_image(name: str, tmp_path: Path) -> None:
     state = checkpoint(tmp_path / "run")["method"]
     assert state["targets"].sum(1).max() <= 1
     assert state["mask"].any()
+
+
+def test_the_average_follows_the_step_and_is_short_again_for_a_new_student(tmp_path: Path) -> None:
+    run = new_run(replace(BASE, method="supervised", options={}), tmp_path / "run")
+    start = {name: value.clone() for name, value in run.model.state_dict().items()}
+    train_module.train_step(run, 0)
+    for name, value in run.model.state_dict().items():
+        if value.is_floating_point():
+            torch.testing.assert_close(run.ema.model.state_dict()[name], 0.1 * start[name] + 0.9 * value)
+    run = new_run(CONFIGS["ups"], tmp_path / "ups")
+    found = [run.draw(step)["ema_weight"].item() for step in range(12)]
+    assert found == pytest.approx([1 - min(BASE.ema_decay, (1 + n) / (10 + n)) for n in range(4)] * 3)
+
+
+def test_dropout_has_a_seed_of_its_own_in_every_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    run, seeds = new_run(replace(BASE, method="supervised", options={}), tmp_path / "run"), []
+    monkeypatch.setattr(train_module, "update", lambda *_: seeds.append(torch.initial_seed()))
+    for step in (0, 1, 0):
+        train_module.train_step(run, step)
+    assert seeds[0] == seeds[2] != seeds[1]

@@ -100,12 +100,21 @@ def test_with_one_label_an_image_rows_are_rescaled() -> None:
 
 
 def test_a_class_is_not_aligned_before_a_label_of_it_is_known() -> None:
-    """Both classes score .067. Class 1 has no known label yet; at a mean of .5 its scores would become positives."""
+    """Class 1 has no known label yet: .04 is below .05, a negative; moved to a mean of .5 it would be nothing."""
     labeler = AdaMatch(facts(10, 10))
-    weak, known = torch.full((4, 2), 0.067), torch.tensor([[1.0, 0.0]])
+    weak, known = torch.full((4, 2), 0.04), torch.tensor([[1.0, 0.0]])
     for step in range(3):
-        found = labeler(Scores(weak, step, labeled=torch.full((1, 2), 0.067), known=known))
+        found = labeler(Scores(weak, step, labeled=torch.full((1, 2), 0.04), known=known))
+    assert found.mask[:, 1].tolist() == [1, 1, 1, 1]
     assert found.targets.sum() == 0
+
+
+def test_a_rescaled_row_sums_to_one() -> None:
+    """(.4 .4 .2) x (.5 .25 .25)/(.25 .25 .5) = (.8 .4 .1), sum 1.3: .8 / 1.3 = .615 is not above .95 * .7 = .665."""
+    labeler = AdaMatch(facts(10, 10, 10), task="single-label")
+    labeler.means.copy_(torch.tensor([[0.5, 0.25, 0.25], [0.7, 0.7, 0.7], [0.25, 0.25, 0.5]]))
+    labeler.steps_learnt.fill_(1)
+    assert labeler.eval()(Scores(torch.tensor([[0.4, 0.4, 0.2]]), 1)).mask.sum() == 0
 
 
 def test_shares_of_known_labels_do_not_lower_the_means() -> None:

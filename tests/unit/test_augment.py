@@ -200,3 +200,11 @@ def test_the_device_never_answers():
         finally:
             torch.cuda.set_sync_debug_mode("default")
         assert ((views.cpu() - view_of(images, view, 32, sample)).abs() > 0.02).float().mean() < 0.01
+
+
+def test_crops_of_wide_images_have_the_aspect_of_others() -> None:
+    view = View(ops=0, flip=False, crop_scale=0.25, cutout_ratio=0)
+    shown = draw(view, size_in=(20, 60), sample=torch.arange(500), seed=1, step=2, stream=3).shown
+    free = shown[:, 1] < 1
+    assert free.any()
+    assert (shown[free, 0] * 60 / (shown[free, 1] * 20)).max() < 4 / 3 + 1e-4

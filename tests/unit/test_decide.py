@@ -391,3 +391,11 @@ def test_without_decisions_the_network_s_own_probabilities_count_from_a_half_on(
     logits = torch.tensor([[0.1, -0.1, 5, -5]])
     torch.testing.assert_close(probabilities_of(logits, CARD), logits.double().sigmoid())
     assert decisions_of(logits, CARD).tolist() == [[1, 0, 1, 0]]
+
+
+def test_an_image_of_which_only_an_absence_is_known_is_no_wrong_answer() -> None:
+    """Of the first image .75 is said and right: off by .25. Of the second its class is not known."""
+    scores = torch.tensor([[0.75, 0.25], [0.95, 0.05]], dtype=torch.float64)
+    targets = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
+    known = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
+    assert calibration_error(scores, targets, known, "single-label") == pytest.approx(0.25)

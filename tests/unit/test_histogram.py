@@ -131,3 +131,8 @@ def test_the_state_is_one_number_a_class_and_bin() -> None:
 def test_bad_settings_are_named(wrong: dict, named: str) -> None:
     with pytest.raises(UserError, match=named):
         ScoreHistogram(1, **wrong)
+
+
+def test_the_start_is_uniform_in_probability_for_logit_bins_too() -> None:
+    found = ScoreHistogram(1, num_bins=256, bins="logit").quantiles(torch.tensor([[0.1, 0.5, 0.98]]))
+    assert found[0].tolist() == pytest.approx([0.1, 0.5, 0.98], abs=2e-3)

@@ -144,3 +144,8 @@ def test_fixmatch_variants() -> None:
 def test_bad_options_are_named(wrong: dict, named: str) -> None:
     with pytest.raises(UserError, match=named):
         PercentMatch(facts(10), **wrong)
+
+
+def test_the_papers_fixmatch_says_nothing_of_what_is_absent() -> None:
+    found = FixedThreshold(facts(10))(Scores(torch.tensor([[1e-6], [0.0], [0.97]]), 0))
+    assert found.mask.flatten().tolist() == [0, 0, 1]

@@ -45,3 +45,4 @@ def test_the_mean_is_over_images_of_sums_over_classes() -> None:
     loss, weights = torch.tensor([[1.0, 2.0], [3.0, 4.0]]), torch.tensor([[1.0, 0.0], [1.0, 0.5]])
     assert mean_over_images(loss, weights) == 3
     assert mean_over_images(loss) == 5
+    assert mean_over_images(torch.tensor([[1.0, 2.0, 3.0], [4.0, 5.0, 6.0]])) == 10.5

@@ -216,3 +216,10 @@ def test_a_mistake_gets_one_sentence(options: dict[str, Any], sentence: str) -> 
         build_classifier(**arguments)
     assert sentence in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_the_decoder_drops_in_four_places() -> None:
+    head, calls = MLDecoder(8, 3, embed_dim=16, num_heads=2, ffn_dim=32), []
+    head.dropout.register_forward_hook(lambda *_: calls.append(1))
+    head(torch.randn(2, 4, 8))
+    assert len(calls) == 4

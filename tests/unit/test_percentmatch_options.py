@@ -527,3 +527,12 @@ def test_labeling_every_image_leaves_out_rows_of_an_unseen_class() -> None:
 def test_unknown_words_are_refused(option: str) -> None:
     with pytest.raises(UserError, match=f"{option} must be"):
         PercentMatch(facts(1), **{option: "half"})
+
+
+def test_soft_weights_follow_the_schedule() -> None:
+    """n = .5, U = .9, at the strict end .95: a score of .9 counts .4 / .45, later in full."""
+    labeler = frozen(
+        50, selection="soft", upper_percentile=0.9, schedule="curriculum", strict_ratio=0.5, schedule_ratio=0.5
+    )
+    assert labeler(Scores(torch.tensor([[0.9]]), 0)).mask.item() == pytest.approx(0.4 / 0.45, abs=1e-4)
+    assert labeler(Scores(torch.tensor([[0.9]]), 50)).mask.item() == pytest.approx(1, abs=1e-4)

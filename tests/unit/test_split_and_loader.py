@@ -210,3 +210,8 @@ def test_what_is_drawn_keeps_its_form_and_images_on_the_host_give_the_same_batch
         for field in fields(first):
             mine, other = getattr(first, field.name), getattr(second, field.name)
             assert torch.equal(mine, other) if isinstance(mine, torch.Tensor) else mine == other, field.name
+
+
+def test_only_the_last_part_of_a_step_is_the_last() -> None:
+    loader = make_loader(accumulate=2)
+    assert [loader.batch(0, micro).last for micro in (0, 1)] == [False, True]
