@@ -154,7 +154,7 @@ def test_a_part_that_fails_is_written_down_and_the_others_go_on(tmp_path: Path, 
 @pytest.mark.parametrize(("load", "warned"), [(2.5, False), (3.4, True)])
 def test_a_busy_machine_is_told(load: float, warned: bool, tmp_path: Path, monkeypatch, capsys) -> None:
     """On 6 cores, from half of them on."""
-    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    monkeypatch.setattr(bench, "cores", lambda: 6)
     monkeypatch.setattr("os.getloadavg", lambda: (load, 9.0, 9.0))
     results = run_speed(tmp_path / "speed.json", parts=[], device="cpu", **TINY)
     assert results["load_average_before"] == load
@@ -229,7 +229,7 @@ def test_too_many_workers_cost_only_their_own_row(tmp_path: Path, monkeypatch) -
         return [9.0, 7.0, 8.0]
 
     monkeypatch.setattr(bench, "loaded", fails)
-    monkeypatch.setattr("os.cpu_count", lambda: 6)
+    monkeypatch.setattr(bench, "cores", lambda: 6)
     figures = run_speed(tmp_path / "speed.json", parts=["conventional"], device="cpu", **TINY)["parts"]["conventional"]
     assert [row["workers"] for row in figures["rows"]] == [1, 4, 6]
     assert figures["rows"][0]["ms"] == 8
@@ -334,3 +334,19 @@ def test_one_image_is_too_few(tmp_path: Path, files: list[Path]) -> None:
     shutil.copy(files[0], tmp_path)
     with pytest.raises(UserError, match="holds one image"):
         run_speed(tmp_path / "speed.json", images=tmp_path, device="cpu", **TINY)
+
+
+def test_fewer_images_than_a_batch_has_are_enough(tmp_path: Path) -> None:
+    found = run_speed(tmp_path / "s.json", parts=["conventional"], device="cpu", **{**TINY, "num_images": 4})
+    assert "failed" not in found["parts"]["conventional"]
+    assert found["settings"]["num_images"] == 4
+
+
+def test_if_every_part_fails_the_exit_code_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(bench.PARTS, "labeler", lambda *_: 1 / 0)
+    monkeypatch.setattr(sys, "argv", ["percentmatch", "speed", "--parts", "labeler", "--out", str(tmp_path / "s.json")])
+    with pytest.raises(SystemExit) as ended:
+        main()
+    assert ended.value.code == 1
+    with pytest.raises(UserError, match="is a folder; name a file"):
+        run_speed(tmp_path)

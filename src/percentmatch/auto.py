@@ -1,6 +1,5 @@
 """Settings for data that somebody brings, where nothing was said: sensible for its amount and for the machine."""
 
-import os
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -10,6 +9,7 @@ from typing import Any, Literal
 
 from percentmatch.config import Config, merge
 from percentmatch.data import check_classes, detected, read_manifest, split_manifest, unlabeled_shards
+from percentmatch.data.cache import cores
 from percentmatch.data.decode import BadImage, size_of
 from percentmatch.device import pick_device
 from percentmatch.methods import checked_options, num_students, options_of
@@ -155,7 +155,7 @@ def choose_for(settings: Config, given: Mapping[str, Any]) -> Choice | None:
     unlabeled = len(split.unlabeled) if shards is None else len(shards)
     amount = Amount(len(split.labeled), unlabeled, len(manifest.class_names), _side(manifest.paths))
     kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
-    return choose(given, amount, Machine(kind, os.cpu_count() or 1, _best_weights(given, kind)))
+    return choose(given, amount, Machine(kind, cores(), _best_weights(given, kind)))
 
 
 def _best_weights(given: Mapping[str, Any], device: str) -> Literal["pretrained", "offline", "none"]:

@@ -206,8 +206,10 @@ def speed(
 
     chosen = [part.strip() for part in parts.split(",")]
     sizes = {"image_size": image_size, "labeled_batch": labeled_batch, "steps": steps}
-    run_speed(out, parts=chosen, images=images, device=device, backbone=backbone, head=head, **sizes)
+    found = run_speed(out, parts=chosen, images=images, device=device, backbone=backbone, head=head, **sizes)["parts"]
     print(f"figures  {out}")
+    if all("failed" in figures for figures in found.values()):
+        raise SystemExit(1)
 
 
 @app.command

@@ -12,8 +12,8 @@ ALIGNED = 256  # bytes; where a tensor begins in the buffer that is sent
 AHEAD = 4  # steps that may be on their way
 
 
-def pick_device(name: str = "auto", *, deterministic: bool = False) -> torch.device:
-    """The device called `name`; "auto" is a GPU if there is one."""
+def pick_device(name: str = "auto", *, deterministic: bool | None = None) -> torch.device:
+    """The device called `name`; "auto" is a GPU if there is one. On a GPU, `deterministic` is set for the program."""
     if name == "auto":
         name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
@@ -26,13 +26,15 @@ def pick_device(name: str = "auto", *, deterministic: bool = False) -> torch.dev
         index = launched().local_rank if device.index is None else device.index  # a GPU for each rank
         if not torch.cuda.is_available() or index >= torch.cuda.device_count():
             which = f"{name}:{index}" if index and device.index is None else name
-            raise UserError(f"device '{which}' is not there; start fewer processes, or use --device cpu")
+            fewer = "start fewer processes, or " if launched().size > 1 else ""
+            raise UserError(f"device '{which}' is not there; {fewer}use --device cpu")
         device = torch.device("cuda", index)
         torch.cuda.set_device(device)  # kernels and events then go there
-        torch.backends.cudnn.benchmark = not deterministic
         if deterministic:
             os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-            torch.use_deterministic_algorithms(True)
+        if deterministic is not None:
+            torch.backends.cudnn.benchmark = not deterministic
+            torch.use_deterministic_algorithms(deterministic)
     return device
 
 

@@ -170,10 +170,21 @@ def average_buffers(model: nn.Module) -> None:
         vector_to_parameters(sum_over_ranks(parameters_to_vector(buffers)) / num_ranks(), buffers)
 
 
+def forget_parts(module: nn.Module) -> None:
+    """Drop what a step that broke off left of its batch, here and in the modules below."""
+    for each in module.modules():
+        for parts in vars(each).values():
+            if isinstance(parts, StepSums | StepRows):
+                parts.forget()
+
+
 class StepSums:
     """Sums over a step's whole batch, which may come in parts and on several ranks."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
         self._waiting: Tensor | None = None  # of a batch whose last part is still to come: never between steps
 
     def add(self, values: Tensor, *, last: bool = True) -> Tensor | None:
@@ -187,6 +198,9 @@ class StepRows:
     """Rows of a step's whole batch, which may come in parts and on several ranks."""
 
     def __init__(self) -> None:
+        self.forget()
+
+    def forget(self) -> None:
         self._waiting: list[Tensor] = []  # of a batch whose last part is still to come: empty between steps
 
     def add(self, rows: Tensor, *, last: bool = True) -> Tensor | None:

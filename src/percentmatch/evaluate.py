@@ -1,4 +1,4 @@
-"""Scores of a model on a set of images, always in float32."""
+"""Scores of a model on a set of images, in float32 whatever it was trained in; convolutions on a GPU in TF32."""
 
 import contextlib
 import os

@@ -33,7 +33,7 @@ class Replay:
         here.wait_stream(self.stream)
 
     def _capture(self, step: Callable[[], None]) -> None:
-        """What the step does in a capture is only written down, so a failed one has changed nothing."""
+        """What the step does in a capture is only written down, so a failed one has changed nothing on the device."""
         graph = torch.cuda.CUDAGraph()
         try:
             with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):  # a checkpoint's copy

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 
 from percentmatch.checkpoint import replacing
-from percentmatch.data.cache import Progress
+from percentmatch.data.cache import Progress, cores
 from percentmatch.data.decode import decode, square
 from percentmatch.data.folder import is_image_name, read_folder, read_list
 from percentmatch.data.load import print_to_stderr
@@ -64,7 +64,7 @@ class Predictor:
 
     def stream(self, images: Sequence[Source]) -> Iterator[tuple[list[int], Tensor, list[str]]]:
         """Chunk by chunk: the rows of the images that could be read, their logits, a sentence for each other one."""
-        with ThreadPoolExecutor(os.cpu_count()) as pool:  # Pillow lets other threads run while it decodes
+        with ThreadPoolExecutor(cores()) as pool:  # Pillow lets other threads run while it decodes
             for first in range(0, len(images), CHUNK):
                 with warnings.catch_warnings(action="ignore"):  # here, as it is not for one thread among others
                     found = list(enumerate(pool.map(self._read, images[first : first + CHUNK]), first))

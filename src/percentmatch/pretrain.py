@@ -41,7 +41,7 @@ from percentmatch.errors import UserError
 from percentmatch.graph import Replay
 from percentmatch.loader import AHEAD, PLAN, UNLABELED, Drawn, fits, rows_at
 from percentmatch.meter import Meter, all_finite
-from percentmatch.models import LinearHead, build_classifier, quicken
+from percentmatch.models import LinearHead, build_classifier, quicken, spare_search
 from percentmatch.optim import build_optimizer, device_options, lr_at, set_lr
 from percentmatch.progress import Counting, Report
 from percentmatch.shared_norm import share_norms
@@ -62,6 +62,7 @@ class Embedder(nn.Module):
         assert isinstance(model.head, LinearHead)
         width = model.head.linear.in_features
         model = model if is_distributed() else quicken(model, device)  # its norms know one process
+        spare_search(model, device)
         self.backbone, self.mean, self.std = model.backbone, model.mean, model.std
         self.project = nn.Sequential(
             nn.Linear(width, HIDDEN, bias=False),

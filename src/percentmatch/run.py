@@ -46,6 +46,7 @@ from percentmatch.models import (
     drops,
     evaluating,
     quicken,
+    spare_search,
 )
 from percentmatch.optim import Ema, build_optimizer, device_options, lr_at
 from percentmatch.records import Facts, PseudoLabels
@@ -137,8 +138,9 @@ class Run:
             share_norms(model, on_gpu=self.device.type == "cuda")
         if config.compile:
             model.compile()
-        elif self.can_replay:  # launched one by one, the kernels of a quick model would keep the host too busy
+        elif self.can_replay and config.precision != "float64":  # in float32; one by one they keep the host too busy
             quicken(model, self.device)
+        spare_search(model, self.device)
         return model
 
     def _new_followers(self) -> None:

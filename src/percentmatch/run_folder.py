@@ -25,6 +25,7 @@ from percentmatch.checkpoint import (
     write_json,
 )
 from percentmatch.config import Config, flat
+from percentmatch.data.cache import cores
 from percentmatch.data.detect import detected
 from percentmatch.data.shards import names_shards
 from percentmatch.data.source import OWN
@@ -320,7 +321,7 @@ def environment(device: torch.device) -> dict[str, Any]:
         "torch": torch.__version__,
         "timm": timm.__version__,
         "platform": platform.platform(terse=True),
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{os.cpu_count()} CPU cores",
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else f"{cores()} CPU cores",
     }
 
 

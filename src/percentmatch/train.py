@@ -17,6 +17,7 @@ from percentmatch.distributed import (
     any_rank,
     average_buffers,
     first_on_each_machine,
+    forget_parts,
     is_main,
     joined,
     own_numbers,
@@ -113,6 +114,7 @@ def update(run: Run, drawn: Drawn, sent: Drawn) -> None:
     config = run.config
     set_lr(run.optimizer, sent["lr"])
     run.optimizer.zero_grad(set_to_none=True)
+    forget_parts(run.method)  # of a capture that failed
     for micro in range(config.accumulate):
         batch = run.loader.make(drawn, sent, micro)
         with run.no_exchange(micro):

@@ -323,3 +323,28 @@ def test_dropout_has_a_seed_of_its_own_in_every_step(tmp_path: Path, monkeypatch
     for step in (0, 1, 0):
         train_module.train_step(run, step)
     assert seeds[0] == seeds[2] != seeds[1]
+
+
+@pytest.mark.parametrize("method", ["percentmatch", "adamatch"])
+def test_a_step_that_broke_off_between_its_parts_leaves_nothing(method: str, tmp_path: Path, monkeypatch) -> None:
+    """As a capture that fails does; the step is then made again."""
+    options = {"warmup_steps": 0} if method == "percentmatch" else {}
+    config = replace(BASE, method=method, options=options, accumulate=2)
+    whole, broken = (new_run(config, tmp_path / name) for name in ("whole", "broken"))
+    train_module.train_step(whole, 0)
+    forward, calls = type(broken.method).forward, []
+
+    def fail_once(self, *args):
+        calls.append(1)
+        if len(calls) == 2:
+            raise RuntimeError("no memory left")
+        return forward(self, *args)
+
+    monkeypatch.setattr(type(broken.method), "forward", fail_once)
+    with pytest.raises(RuntimeError, match="no memory left"):
+        train_module.train_step(broken, 0)
+    train_module.train_step(broken, 0)
+    found, wanted = broken.method.state_dict(), whole.method.state_dict()
+    assert wanted
+    for name, value in wanted.items():
+        torch.testing.assert_close(found[name], value)

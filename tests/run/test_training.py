@@ -268,7 +268,7 @@ def test_a_replayed_step_is_the_step(name: str, changed: dict, tmp_path: Path, m
 @pytest.mark.gpu
 def test_a_step_that_cannot_be_captured_runs_all_the_same(tmp_path: Path, monkeypatch, capsys) -> None:
     """A method that asks for a number on the host ends as without capture, and one line says so."""
-    config = replace(TINY, device="cuda", precision="float32", deterministic=True)
+    config = replace(TINY, device="cuda", precision="float32", deterministic=True, accumulate=2)
     losses = {}
     whole = WeakToStrong.forward
 
@@ -295,3 +295,13 @@ def test_a_compiled_network_learns_the_same(tmp_path: Path) -> None:
         train(replace(config, compile=compiled), tmp_path / str(compiled))
         losses[compiled] = [row["loss"] for row in rows(tmp_path / str(compiled)) if row["kind"] == "train"]
     assert losses[True] == pytest.approx(losses[False], rel=1e-2)
+
+
+@pytest.mark.gpu
+def test_float64_on_a_gpu_is_that_of_a_cpu(tmp_path: Path) -> None:
+    """No kernel of lower precision is between."""
+    losses = []
+    for device in ("cuda", "cpu"):
+        train(replace(TINY, device=device, precision="float64"), tmp_path / device)
+        losses.append([row["loss"] for row in rows(tmp_path / device) if row["kind"] == "train"])
+    assert losses[0] == pytest.approx(losses[1], rel=1e-3)

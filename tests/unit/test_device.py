@@ -3,7 +3,8 @@
 import pytest
 import torch
 
-from percentmatch.device import AHEAD, Sender
+from percentmatch.device import AHEAD, Sender, pick_device
+from percentmatch.errors import UserError
 
 
 def test_on_a_cpu_nothing_is_copied() -> None:
@@ -42,3 +43,25 @@ def test_memory_that_is_still_written_to_by_earlier_work_is_waited_for() -> None
     sent = sender.send(drawn)
     assert sender.target.data_ptr() == place
     assert torch.equal(sent["rows"].cpu(), drawn["rows"])
+
+
+def test_what_one_run_asks_for_does_not_stay_for_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "set_device", lambda device: None)
+    monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+    before = torch.are_deterministic_algorithms_enabled(), torch.backends.cudnn.benchmark
+    try:
+        for asked in (True, None, False):
+            pick_device("cuda", deterministic=asked)
+            found = torch.are_deterministic_algorithms_enabled(), not torch.backends.cudnn.benchmark
+            assert found == ((True, True) if asked is not False else (False, False))  # None: as it was
+    finally:
+        torch.use_deterministic_algorithms(before[0])
+        torch.backends.cudnn.benchmark = before[1]
+
+
+def test_a_device_that_is_not_there_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(UserError, match=r"^device 'cuda' is not there; use --device cpu$"):
+        pick_device("cuda")

@@ -3,7 +3,7 @@
 from percentmatch.models.classifier import Classifier, LinearHead, build_classifier, to_tokens
 from percentmatch.models.ml_decoder import MLDecoder
 from percentmatch.models.modes import dropout_on, drops, evaluating
-from percentmatch.models.quick import quicken
+from percentmatch.models.quick import quicken, spare_search
 from percentmatch.models.saved import Card, Decisions, classifier_bytes, load_classifier, read_card
 
 __all__ = [
@@ -20,5 +20,6 @@ __all__ = [
     "load_classifier",
     "quicken",
     "read_card",
+    "spare_search",
     "to_tokens",
 ]

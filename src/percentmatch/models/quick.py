@@ -101,12 +101,10 @@ QUICK: dict[type[nn.Module], type[nn.Module]] = {BasicBlock: QuickBasicBlock, Bo
 
 
 def quicken(model: Classifier, device: torch.device) -> Classifier:
-    """The same model, parameters and names, in place, and cuDNN's search off where it only costs; nothing on a CPU."""
+    """The same model, parameters and names, in place; nothing on a CPU."""
     backbone = model.backbone
     if device.type != "cuda" or not _kernels():
         return model
-    if any(isinstance(each, nn.Conv2d) and each.groups == each.in_channels > 1 for each in backbone.modules()):
-        torch.backends.cudnn.benchmark = False  # half a minute's search for each depthwise layer gains nothing
     if type(backbone) is ResNet:
         _quicken_resnet(backbone)
     for module in backbone.modules():
@@ -115,6 +113,13 @@ def quicken(model: Classifier, device: torch.device) -> Classifier:
         elif type(module) is BatchNormAct2d and _learns(module) and type(module.drop) is nn.Identity:
             module.__class__ = QuickNormAct
     return model
+
+
+def spare_search(model: Classifier, device: torch.device) -> None:
+    """Switch cuDNN's search off where it only costs: half a minute for each depthwise layer gains nothing."""
+    layers = (each for each in model.backbone.modules() if isinstance(each, nn.Conv2d))
+    if device.type == "cuda" and any(each.groups == each.in_channels > 1 for each in layers):
+        torch.backends.cudnn.benchmark = False
 
 
 def _quicken_resnet(backbone: Any) -> None:

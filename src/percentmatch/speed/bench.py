@@ -18,7 +18,7 @@ from torch.utils.data import default_collate
 from percentmatch.checkpoint import replacing
 from percentmatch.config import Config
 from percentmatch.data import Data, Images
-from percentmatch.data.cache import open_cache
+from percentmatch.data.cache import cores, open_cache
 from percentmatch.data.folder import read_folder
 from percentmatch.device import pick_device
 from percentmatch.errors import UserError, did_you_mean
@@ -269,11 +269,10 @@ def conventional(bench: Bench, figures: Figures) -> None:
     theirs = Conventional(config, build_method("fixmatch", ours.facts), NUM_CLASSES, device)
     labeled, unlabeled = ([bench.paths[row] for row in each.tolist()] for each in (rows.labeled, rows.unlabeled))
     files = Files(config, theirs.model, labeled, bench.data.pool.targets[rows.labeled].float(), unlabeled)
-    first = theirs.send(default_collate([files[row] for row in range(config.labeled_batch)]))
+    first = theirs.send(default_collate([files[row % len(files)] for row in range(config.labeled_batch)]))
     times = bench.time({"loop": lambda: loop_step(ours), "fixed": lambda: theirs.step(first)})
     figures |= {"network_ms": statistics.median(times["fixed"]), "rows": []}
-    cores = os.cpu_count() or 1
-    for workers in sorted({min(number, cores) for number in (1, 4, 8, cores)}):
+    for workers in sorted({min(number, cores()) for number in (1, 4, 8, cores())}):
         row: Figures = {"workers": workers}
         try:
             row["ms"] = statistics.median(loaded(bench, theirs, files, workers))
@@ -361,17 +360,19 @@ def run_speed(
     for part in parts:
         if part not in PARTS:
             raise UserError(f"--parts: unknown part '{part}'{did_you_mean(part, PARTS)}")
+    if out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file")
     if given.get("steps") is not None and given["steps"] < 1:
         raise UserError(f"--steps must be at least 1, not {given['steps']}")
-    place, busy = pick_device(device), load_average()
+    place, busy = pick_device(device, deterministic=False), load_average()
     settings = replace(DEFAULTS[place.type], **{name: value for name, value in given.items() if value is not None})
     with tempfile.TemporaryDirectory(prefix="percentmatch-speed-", ignore_cleanup_errors=True) as folder:
         bench = Bench(settings, place, Path(folder), images)
-        if busy > (os.cpu_count() or 1) / 2:
+        if busy > cores() / 2:
             print(f"other programs keep this machine busy (load average {busy:.1f}): all is slower", file=sys.stderr)
         results = {
             **environment(place),
-            "cpu_cores": os.cpu_count(),
+            "cpu_cores": cores(),
             "load_average_before": busy,
             "settings": {**asdict(settings), "num_images": len(bench.paths), "classes": NUM_CLASSES},
             "parts": {},
