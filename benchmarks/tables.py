@@ -100,20 +100,6 @@ def spread(runs: list[dict[str, Any]], key: str) -> str:
     return f"{statistics.mean(values):.1f}" + (f" ± {statistics.stdev(values):.1f}" if len(values) > 1 else "")
 
 
-def labeler_table(results: dict[str, Any]) -> str:
-    lines = ["| classes | bins | ms a step | ns a cell | state, bytes |", "|---|---|---|---|---|"]
-    for row in results["rows"]:
-        cell = 1e6 * row["ms"] / row["classes"] / row["bins"]
-        lines.append(f"| {row['classes']:,} | {row['bins']} | {row['ms']:.3f} | {cell:.2f} | {row['state_bytes']:,} |")
-    lines += [
-        "",
-        f"Thresholds, selection and update for {results['images']} images, one thread, fastest of "
-        f"{results['repeats']} steps; {where_of(results)}.",
-        "",
-    ]
-    return "\n".join(lines)
-
-
 def scenes_table(results: dict[str, Any]) -> str:
     """All methods by mean test mAP, and whether each beats supervised on every seed, on the mean, or not."""
     runs, seconds = results["runs"], results["seconds_a_step"]
@@ -309,9 +295,12 @@ def stream_table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write every table again from the results files."""
+    import settings_tables
     import voc_figures
     import voc_tables
 
+    fill(ROOT / "docs/settings.md", "presets", settings_tables.presets_table())
+    fill(ROOT / "docs/settings.md", "settings", settings_tables.settings_tables())
     for file in ("README.md", "docs/methods/README.md"):
         fill(ROOT / file, "scenes", scenes_table(read("scenes")))
     fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(read("scenes_tuning")))
@@ -321,7 +310,6 @@ def main() -> None:
     for file in ("README.md", "docs/demo.md"):
         fill(ROOT / file, "demo", demo_table(demo))
     fill(ROOT / "docs/demo.md", "demo_threads", demo_threads_line(demo, read("demo_one_thread")))
-    fill(ROOT / "docs/benchmarks.md", "labeler", labeler_table(read("labeler")))
     fill(ROOT / "docs/shards.md", "stream", stream_table(read("stream")))
     fill(ROOT / "SECURITY.md", "fuzz", fuzz_table(read("fuzz")))
     fill(ROOT / "docs/reliability.md", "faults", faults_table(read("faults")))

@@ -1,11 +1,13 @@
 """The documents are true: README's code runs, tables equal their results files, links and commands exist."""
 
+import contextlib
 import json
 import pydoc
 import re
 import sys
 from pathlib import Path
 
+import markdown
 import pytest
 import torch
 import yaml
@@ -15,9 +17,11 @@ from torch import nn
 from percentmatch import methods
 from percentmatch.cli import app
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import settings_tables  # noqa: E402
 import tables  # noqa: E402
 import voc_tables  # noqa: E402
 from tables import read as results  # noqa: E402
@@ -144,7 +148,8 @@ def test_there_is_no_page_without_a_method() -> None:
             "demo_threads",
             lambda: tables.demo_threads_line(results("demo"), results("demo_one_thread")),
         ),
-        ("docs/benchmarks.md", "labeler", lambda: tables.labeler_table(results("labeler"))),
+        ("docs/settings.md", "presets", settings_tables.presets_table),
+        ("docs/settings.md", "settings", settings_tables.settings_tables),
         ("docs/experiments.md", "tuning", lambda: tables.tuning_table(results("demo_tuning"), ("7", "8"))),
         ("docs/experiments.md", "scenes_tuning", lambda: tables.scenes_tuning_table(results("scenes_tuning"))),
         ("README.md", "scenes", lambda: tables.scenes_table(results("scenes"))),
@@ -179,6 +184,33 @@ def test_percentmatch_beats_supervised_on_the_mean_of_the_demo() -> None:
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_pages_of_the_site_link_to_no_file_that_is_not_on_it() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        for target in re.findall(r"\]\((?!http)([^)#]+)", page.read_text()):
+            assert (page.parent / target).resolve().is_relative_to(ROOT / "docs"), (page, target)
+
+
+def test_the_site_draws_formulas_and_examples() -> None:
+    """With the extensions that it is built with: no formula and no fence is left as it was typed."""
+    extensions = yaml.safe_load((ROOT / "mkdocs.yml").read_text())["markdown_extensions"]
+    formulas = 0
+    for page in (ROOT / "docs").rglob("*.md"):
+        drawn = markdown.markdown(page.read_text(), extensions=extensions)
+        words = re.sub(r"<pre.*?</pre>|<code.*?</code>", "", drawn, flags=re.DOTALL)
+        assert "$$" not in words, page
+        assert "```" not in drawn, page
+        formulas += drawn.count("<math")
+    assert formulas >= 15
+
+
+def test_presets_are_all_named_in_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    for command, left_out in (("train", set()), ("data stats", {"demo"})):
+        with contextlib.suppress(SystemExit):
+            app([*command.split(), "--help"])
+        shown = " ".join(re.sub(r"[^\w-]+", " ", capsys.readouterr().out).split())
+        assert all(re.search(rf"(?<![\w-]){name}(?![\w-])", shown) for name in PRESETS.keys() - left_out), command
 
 
 def test_commands_in_the_readme_exist() -> None:

@@ -62,6 +62,7 @@ MAY_IMPORT = {
         "device",
         "evaluate",
         "labelers",
+        "methods",
         "models",
         "run_folder",
         "sound",

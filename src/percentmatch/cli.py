@@ -83,7 +83,7 @@ def train(
     config
         A YAML file of settings, such as a run's config.yaml.
     preset
-        A named set of settings: demo, voc2007-paper or coco2014-paper.
+        A named set of settings: demo, voc2007-best, voc2007-paper or coco2014-paper.
     option
         NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
     tensorboard

@@ -32,7 +32,7 @@ def stats(
     config
         A YAML file of settings, such as a run's config.yaml.
     preset
-        A named set of settings: voc2007-paper or coco2014-paper.
+        A named set of settings: voc2007-best, voc2007-paper or coco2014-paper.
     out
         Also write the counts, with all pairs of classes, to this JSON file.
     """
@@ -71,7 +71,7 @@ def check(
     config
         A YAML file of settings, such as a run's config.yaml.
     preset
-        A named set of settings: voc2007-paper or coco2014-paper.
+        A named set of settings: voc2007-best, voc2007-paper or coco2014-paper.
     out
         Also write all findings to this JSON file.
     backbone
@@ -120,7 +120,7 @@ def split(
     config
         A YAML file of settings, such as a run's config.yaml.
     preset
-        A named set of settings: voc2007-paper or coco2014-paper.
+        A named set of settings: voc2007-best, voc2007-paper or coco2014-paper.
     """
     from percentmatch.checkpoint import write_atomic
     from percentmatch.data import check_classes, read_manifest, split_manifest
@@ -167,7 +167,7 @@ def shard(
     config
         A YAML file of settings, such as a run's config.yaml.
     preset
-        A named set of settings: voc2007-paper or coco2014-paper.
+        A named set of settings: voc2007-best, voc2007-paper or coco2014-paper.
     """
     from percentmatch.data import read_manifest, unlabeled_manifest, write_shards
     from percentmatch.data.shards import names_shards

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 import torch
+import yaml
 from hostile import CLASSES, CONFIG
 from PIL import Image
 
@@ -432,3 +433,19 @@ def test_bad_input_is_one_sentence_and_loses_nothing(run: Path, tmp_path: Path, 
         assert errors.count("\n") == 1
     assert (tmp_path / "old.html").read_text() == "old"
     assert (run / "log.jsonl").read_text() == log
+
+
+def test_what_is_said_of_thresholds_and_scores_is_true_of_the_run(run: Path, data: Data, tmp_path: Path) -> None:
+    """Of hard pseudo-labels and ASL, and of soft ones and cross-entropy, as on own data."""
+    soft = tmp_path / "soft"
+    shutil.copytree(run, soft)
+    for folder in (run, soft):
+        config = yaml.safe_load((folder / "config.yaml").read_text())
+        if folder == soft:
+            config["options"] |= {"targets": "soft", "selection": "all", "gate": "none", "loss": "bce"}
+            (soft / "config.yaml").write_text(yaml.safe_dump(config))
+        write_report([folder], tmp_path / "page.html", data=data)
+        text = (tmp_path / "page.html").read_text()
+        assert ("below the dashed line negative" in text) == (folder == run)
+        assert ("asymmetric loss makes scores too high" in text) == (folder == run)
+        assert ("every pair is learnt" in text) == (folder == soft)

@@ -443,7 +443,7 @@ def test_an_unknown_label_cell_takes_no_part(folder: Path) -> None:
 # the examples of docs/your-data.md
 
 PAGE = (Path(__file__).parents[2] / "docs" / "your-data.md").read_text()
-EXAMPLES = dict(re.findall(r"```\w+ (\S+\.\w+)\n(.*?)```", PAGE, re.DOTALL))
+EXAMPLES = dict(re.findall(r'```\w+ title="(\S+)"\n(.*?)```', PAGE, re.DOTALL))
 
 
 @pytest.mark.parametrize("name", EXAMPLES)

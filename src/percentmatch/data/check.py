@@ -196,7 +196,9 @@ def _few(settings: DataSettings, manifest: Manifest, split: Split) -> list[Findi
     if not items:
         return []
     level = "serious" if any(not item["images"] for item in items) else "warning"
-    what = f"classes with fewer than {enough} labeled images, or with none in another part"
+    what = (
+        f"classes with fewer than {enough} labeled images, or with none for validation or the test; label more of them"
+    )
     if not settings.split_file:
         fixed = set(validation_ids(settings, manifest))
         drawn = 0 if fixed else len(split.validation)
@@ -205,8 +207,8 @@ def _few(settings: DataSettings, manifest: Manifest, split: Split) -> list[Findi
         total = sum(some > 0 and part != "test" and name not in fixed for name, part, some in about)
         count = needed(total, len(split.labeled), 0 if kept else drawn, enough)
         what += (
-            f"; a draw of {len(split.labeled)} labeled and {drawn} validation images from {total} gives them to a "
-            f"class that at least {count} images show (19 times in 20)"
+            f": from {count} images on, a class nearly always (19 times in 20) has enough among the "
+            f"{len(split.labeled)} labeled and {drawn} validation images that are drawn from {total}"
         )
         for item in items:
             item["needed"] = count

@@ -24,7 +24,9 @@ def pseudo_label_figures(entry: Entry) -> list[Html]:
         over_time(
             entry,
             "Thresholds (Fig. 2b)",
-            "A score above the solid line makes a pair positive, one below the dashed line negative.",
+            "Above the line a pair is rather positive, below it negative; every pair is learnt, as far as it is sure."
+            if _soft(run)
+            else "A score above the solid line makes a pair positive, one below the dashed line negative.",
             "threshold",
             [run.logged("upper"), run.logged("lower")],
             y_range=(0, 1),
@@ -215,6 +217,10 @@ def _gate(run: RunRecord) -> tuple[float, float] | None:
         return None
     start, full = (options.get(name, usual[name].default) for name in ("gap_start", "gap_full"))
     return start, full
+
+
+def _soft(run: RunRecord) -> bool:
+    return run.config.method == "percentmatch" and run.config.options.get("targets") == "soft"
 
 
 def _pooled(run: RunRecord, part: str, whole: str) -> Series | None:

@@ -2,6 +2,8 @@
 
 from collections.abc import Sequence
 
+from percentmatch.config import Config
+from percentmatch.methods import METHODS, options_of
 from percentmatch.report.collect import last
 from percentmatch.report.curves import figure, training_figures
 from percentmatch.report.entry import Entry
@@ -185,14 +187,22 @@ def calibration(entry: Entry) -> Html | None:
     about = (
         "Where a line lies below the diagonal, the model claims more than it keeps. The strong line is of all pairs of "
         "image and class; bins of fewer than five pairs are not drawn. ECE is the mean distance from the diagonal, "
-        "weighted by the pairs of a bin. The asymmetric loss makes scores too high by design; AP and AUC do not mind."
+        "weighted by the pairs of a bin."
     )
+    if _asymmetric(entry.run.config):
+        about += " The asymmetric loss makes scores too high by design; AP and AUC do not mind."
     if any(each.calibrated for each in entry.scored.parts.values()):
         about += (
             " These are the network's own scores; percentmatch predict gives calibrated probabilities. Calibration was "
             "learnt from labeled images, as a rule the validation images, so the test images judge it fairly."
         )
     return join(tag("p", about), tag("div", *figures, class_="figures"))
+
+
+def _asymmetric(config: Config) -> bool:
+    """Whether labeled images are learnt by ASL."""
+    loss = options_of(config.method).get("loss") if config.method in METHODS else None
+    return loss is not None and config.task == "multi-label" and config.options.get("loss", loss.default) == "asl"
 
 
 def _reliability(counts, predicted, observed, least: int = 5) -> list[tuple[float, float | None]]:
