@@ -19,6 +19,8 @@ from percentmatch.presets import PRESETS, preset_values
 from percentmatch.ranks import launched, restarts
 from percentmatch.signals import Stopped
 
+VIEW_FLAGS = ("--labeled-view", "--weak-view", "--strong-view", "--view")
+
 app = App(
     name="percentmatch",
     version=__version__,
@@ -308,6 +310,11 @@ def run(tokens: list[str]) -> None:
     if launched().size > 1 and tokens and not training and not warming:
         raise UserError(
             f"{tokens[0]} works in one process; torchrun and srun with several tasks are for train and pretrain"
+        )
+    bare = next((token for token in tokens if token.partition("=")[0] in VIEW_FLAGS), None)
+    if bare and (training or warming):  # it would be read as the first of a view's settings, and put back the others
+        raise UserError(
+            f"{bare} alone says nothing; name a setting of the view, such as {bare.partition('=')[0]}.ops 1"
         )
     anew = (training or warming) and restarts() and not _is_resumed(tokens)
     if anew and _began(_flag_value(tokens, "--out"), warming=warming):

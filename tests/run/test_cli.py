@@ -133,6 +133,8 @@ BAD = {
     "unknown choice": (["train", "--out", "OUT", "--head", "big"], "--head"),
     "unknown method": (["train", "--out", "OUT", "--method", "percentmach"], "did you mean 'percentmatch'?"),
     "unknown option": (["train", "--out", "OUT", "--option", "momentm=1"], "did you mean 'momentum'?"),
+    "a view without a setting": (["train", "--out", "OUT", "--weak-view", "1"], "such as --weak-view.ops 1"),
+    "the same with a sign": (["pretrain", "--out", "OUT", "--view=1"], "such as --view.ops 1"),
     "option without value": (["train", "--out", "OUT", "--option", "momentum"], "NAME=VALUE"),
     "option of wrong type": (["train", "--out", "OUT", "--option", "num_bins=many"], "num_bins"),
     "momentum out of range": (["train", "--out", "OUT", *FAST, "--option", "momentum=1.5"], "momentum"),
