@@ -16,13 +16,12 @@ from percentmatch.data.load import print_to_stderr
 from percentmatch.errors import UserError, several, visible
 from percentmatch.evaluate import open_run, probabilities
 from percentmatch.methods import num_students, options_of
-from percentmatch.report.statistics import bootstrap, interval, plain, resamples_of
+from percentmatch.report.statistics import ENOUGH, bootstrap, interval, plain, resamples_of
 from percentmatch.run_folder import MAY_CHANGE, RunFolder
 from percentmatch.show import cell, figures, first, show
 from percentmatch.train import train
 
 LEVEL = 0.95
-FEWEST = 10  # positives from which on a class may be called clearly better or worse
 
 Part = Literal["test", "validation"]
 
@@ -113,13 +112,14 @@ def gains(
     difference = drawn[0].ap - drawn[1].ap  # (r, c)
     gain = (exact[0].ap - exact[1].ap)[0]  # (c,)
     positives = (targets * known).sum(0, dtype=torch.long)
-    enough = positives >= FEWEST
+    enough = positives >= ENOUGH
     chance = difference - difference.nanmean(0)
     spread = chance.square().nanmean(0).sqrt()  # (c,)
     largest = (chance / spread).abs().nan_to_num(0)[:, enough].amax(1) if enough.any() else torch.zeros(1).double()
     clear = enough & (gain.abs() > largest.quantile(LEVEL) * spread)
     words = {True: "better", False: "worse"}
-    columns = zip(exact[0].ap[0], exact[1].ap[0], gain, interval(difference, LEVEL), strict=True)
+    ends = [each if some else None for each, some in zip(interval(difference, LEVEL), enough.tolist(), strict=True)]
+    columns = zip(exact[0].ap[0], exact[1].ap[0], gain, ends, strict=True)
     classes = {
         name: {
             "positives": int(positives[column]),
@@ -145,10 +145,13 @@ def _row(first: Tensor, second: Tensor, gain: Tensor, ends: tuple[float, float] 
 def verdict(found: Mapping[str, Any], names: tuple[str, str] | None) -> str:
     """One sentence; `names` of the runs where they differ in more than the unlabeled images."""
     gain, (low, high) = found["mAP"]["gain"], found["mAP"]["interval"]
-    if low > 0:
-        words = f"{names[0]} is better than {names[1]}" if names else "Unlabeled images helped"
-    elif high < 0:
-        words = f"{names[0]} is worse than {names[1]}" if names else "Unlabeled images hurt"
+    one, other = names or ("The run with unlabeled images", "the one without")
+    if all(row["finding"] == "too few" for row in found["classes"].values()):
+        words = "Too few positives to tell"
+    elif round(100 * low, 1) > 0:
+        words = f"{one} is better than {other}"
+    elif round(100 * high, 1) < 0:
+        words = f"{one} is worse than {other}"
     else:
         words = "No difference" if gain == low == high == 0 else "No clear difference"
     classes = {
@@ -178,8 +181,9 @@ def show_comparison(found: Mapping[str, Any]) -> None:
     show(table)
     many = sum(row["interval"] is not None for row in found["classes"].values())
     print(
-        f"On {found['num_images']:,} {found['part']} images. If nothing had changed, about {(1 - LEVEL) * many:.1f} of "
-        f"the {many} classes' intervals would still miss 0; better and worse allow for that."
+        f"On {found['num_images']:,} {found['part']} images. If both models ranked images equally well, about "
+        f"{(1 - LEVEL) * many:.1f} of the {many} classes' intervals would still miss 0; better and worse allow for "
+        "that, but not for the seed: a second training may differ by as much."
     )
     print(visible(found["verdict"]))
 

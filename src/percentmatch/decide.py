@@ -23,6 +23,7 @@ MOST_STEPS, SMALL_STEP, ROUNDING = 200, 1e-7, 1e-12  # of the minimiser
 BINS = 10
 SCALE_SPREAD, SHIFT_SPREAD = 0.15, 0.5  # how far the log scale and the shift of a class may lie from the shared ones
 SHARED_SPREAD = 3.0  # and those from 0
+TEMPERATURE_SPREAD = 1.0  # of its logarithm: a few images that are all right do not make it certain
 ENOUGH = 20  # positives that choose a threshold; with fewer, the calibrated probabilities stand for the labels
 FALLBACK = 0.5  # the threshold of a class without any
 
@@ -192,7 +193,7 @@ def _fit_temperature(logits: Tensor, targets: Tensor, known: Tensor) -> Affine:
 
     def closure() -> Tensor:
         solver.zero_grad()
-        prior = (log_scale / SHARED_SPREAD).square() / 2 / known.sum()
+        prior = (log_scale / TEMPERATURE_SPREAD).square() / 2 / (targets * known).sum()
         loss = _log_loss(logits * log_scale.exp(), targets, known, "single-label") + prior
         loss.backward()
         return loss.detach()

@@ -113,8 +113,13 @@ def test_a_planted_difference_is_found_and_no_other() -> None:
     assert [row["finding"] for row in found["classes"].values()] == ["better", "worse", "unclear", "too few"]
     assert found["classes"]["a"]["interval"][0] > 0 > found["classes"]["b"]["interval"][1]
     better, worse = found | {"mAP": found["classes"]["a"]}, found | {"mAP": found["classes"]["b"]}
-    assert verdict(better, None).startswith("Unlabeled images helped: mAP +")
-    assert verdict(worse, None).startswith("Unlabeled images hurt: mAP -")
+    assert found["classes"]["d"]["interval"] is None
+    assert verdict(better, None).startswith("The run with unlabeled images is better than the one without: mAP +")
+    assert verdict(worse, None).startswith("The run with unlabeled images is worse than the one without: mAP -")
+    rare = found | {"classes": {"d": found["classes"]["d"]}, "mAP": found["classes"]["a"]}
+    assert verdict(rare, None).startswith("Too few positives to tell: mAP +")
+    nearly = found | {"mAP": {"gain": -0.009, "interval": (-0.017, -0.0002)}}
+    assert verdict(nearly, None).startswith("No clear difference: mAP -0.9 (95% interval -1.7 to +0.0)")
     assert verdict(better, ("x", "y")).startswith("x is better than y: mAP +")
     assert verdict(worse, ("x", "y")).startswith("x is worse than y: mAP -")
     ending = "; clearly better: a; clearly worse: b; too few positives to tell: d."

@@ -399,3 +399,16 @@ def test_an_image_of_which_only_an_absence_is_known_is_no_wrong_answer() -> None
     targets = torch.tensor([[1.0, 0.0], [0.0, 0.0]], dtype=torch.float64)
     known = torch.tensor([[1.0, 1.0], [0.0, 1.0]], dtype=torch.float64)
     assert calibration_error(scores, targets, known, "single-label") == pytest.approx(0.25)
+
+
+def test_the_temperature_does_not_hang_on_classes_that_are_never_seen() -> None:
+    """Twenty images, all right: however many classes stand beside, the scale is the same, and not certain."""
+    scales = []
+    for classes in (3, 100):
+        logits = torch.full((20, classes), -8.0, dtype=torch.float64)
+        logits[:, :3] = torch.tensor([2.0, 0.0, 0.0], dtype=torch.float64)
+        targets = torch.zeros_like(logits)
+        targets[:, 0] = 1
+        scales.append(float(deciding._fit_temperature(logits, targets, torch.ones_like(targets))[0][0]))
+    assert scales[0] == pytest.approx(scales[1], rel=0.01)
+    assert 1 < scales[0] < 3

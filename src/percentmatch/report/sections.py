@@ -70,7 +70,9 @@ def _class_table(entry: Entry, part: str, classes: dict, caption: str) -> Html:
     nothing = [None] * len(shown)
     ap_ends, auc_ends, errors = nothing, nothing, None
     if scored:
-        ap_ends, auc_ends = interval(scored.resampled.ap[:, shown]), interval(scored.resampled.auc[:, shown])
+        drawn, exact = scored.resampled, scored.exact
+        ap_ends = interval(drawn.ap[:, shown], around=exact.ap[0, shown])
+        auc_ends = interval(drawn.auc[:, shown], around=exact.auc[0, shown])
         errors = scored.calibration.errors()[shown].tolist()
     labeled = entry.scored.labeled_positives if entry.scored else None
     columns = ["positives", *(["labeled"] if labeled else []), "AP"]

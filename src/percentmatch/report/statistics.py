@@ -8,6 +8,7 @@ from torch import Tensor
 from percentmatch.decide import FALLBACK
 
 RESAMPLES, FEWEST = 1000, 200  # of up to 1,000 classes, of very many
+ENOUGH = 10  # positives from which on the gain of a class has an interval: below, too many miss 0 by chance
 AT_ONCE = 4_000_000  # pairs of image and resample held in memory
 
 
@@ -70,11 +71,17 @@ def plain(scores: Tensor, targets: Tensor, known: Tensor) -> Resampled:
     return Resampled(*_weighted(scores, targets, known, torch.ones(len(scores), 1)))
 
 
-def interval(values: Tensor, level: float = 0.95) -> list[tuple[float, float] | None]:
-    """The percentile interval of each column (r, c), None where no resample has a value."""
+def interval(values: Tensor, level: float = 0.95, *, around: Tensor | None = None) -> list[tuple[float, float] | None]:
+    """The percentile interval of each column (r, c), None where no resample has a value.
+
+    With `around` (c,), scores from 0 to 1 of the images themselves, it is moved by what a resample's score is too high
+    on average: AP is, the more the fewer positives, and a mean over classes does not cancel it.
+    """
     ends = torch.tensor([(1 - level) / 2, (1 + level) / 2], dtype=values.dtype)
-    low, high = values.nanquantile(ends, dim=0).tolist()
-    return [(a, b) if a == a else None for a, b in zip(low, high, strict=True)]
+    found = values.nanquantile(ends, dim=0)
+    if around is not None:
+        found = (found - values.nanmean(0) + around).clamp(0, 1)
+    return [(a, b) if a == a else None for a, b in zip(*found.tolist(), strict=True)]
 
 
 def calibrate(scores: Tensor, targets: Tensor, known: Tensor, *, num_bins: int = 10) -> Calibration:

@@ -52,8 +52,9 @@ def mean_intervals(entry: Entry, part: str) -> dict[str, tuple[float, float] | N
     scored = entry.scored.parts.get(part) if entry.scored else None
     if scored is None:
         return {"mAP": None, "AUC": None}
-    means = {"mAP": scored.resampled.mean_ap, "AUC": scored.resampled.mean_auc}
-    return {name: interval(values[:, None])[0] for name, values in means.items()}
+    drawn, exact = scored.resampled, scored.exact
+    means = {"mAP": (drawn.mean_ap, exact.mean_ap), "AUC": (drawn.mean_auc, exact.mean_auc)}
+    return {name: interval(values[:, None], around=own)[0] for name, (values, own) in means.items()}
 
 
 def summary(entry: Entry) -> Html:
@@ -94,8 +95,12 @@ def _notes(entry: Entry) -> list[str]:
     if len(entry.shown) < len(entry.class_names):
         notes.append(
             f"Figures, images and tables show {len(entry.shown):,} of the {len(entry.class_names):,} classes, evenly "
-            "from the most to the least frequent; metrics.json holds the scores of all. Means are over all classes."
+            "from the most to the least frequent; metrics.json holds all, and means are not of these alone."
         )
+    for part in ("test", "validation"):
+        scores = run.metrics[part]["ema"] if run.metrics and part in run.metrics else {}
+        if absent := [name for name, values in scores.get("classes", {}).items() if values["AP"] is None]:
+            notes.append(f"The {part} mAP leaves out classes that no {part} image shows: {several(absent)}.")
     if not run.class_names and not entry.scored and entry.class_names:
         notes.append("Nothing names the classes yet; they are numbered in the order of the data.")
     for part, scored in (entry.scored.parts if entry.scored else {}).items():

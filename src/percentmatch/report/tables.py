@@ -36,7 +36,9 @@ def span(ends: Ends | None) -> str:
 
 def signed(value: float | None) -> str:
     """A difference of fractions in points."""
-    return MISSING if value is None or value != value else f"{100 * value:+.1f}"
+    return (
+        MISSING if value is None or value != value else f"{round(100 * value, 1) + 0.0:+.1f}"
+    )  # no minus before a zero
 
 
 def table(
