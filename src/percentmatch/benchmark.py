@@ -22,6 +22,7 @@ from percentmatch.presets import PRESETS, preset_values
 from percentmatch.pretrain import pretrain
 from percentmatch.run_folder import RunFolder, read_yaml
 from percentmatch.show import cell, figures, percent, show
+from percentmatch.signals import Stopped, StopRequest
 from percentmatch.train import train
 from percentmatch.warm_folder import WarmFolder
 
@@ -188,6 +189,11 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only:
     finished are collected first. The first run begins at once, a further one only if the longest so far
     would end within `minutes`. A warm start is made before the first run that needs it.
     """
+    with StopRequest() as stop:
+        return _run_grid(plan, out, minutes, only, stop)
+
+
+def _run_grid(plan: list[Planned], out: Path, minutes: float, only: Sequence[str], stop: StopRequest) -> dict[str, Any]:
     if not minutes > 0:
         raise UserError(f"--minutes must be above 0, not {minutes:g}")
     for pattern in only:
@@ -201,16 +207,25 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only:
     folders = {planned.name: RunFolder(out / planned.name) for planned in plan}
     warm = {planned.name: WarmFolder(out / planned.warm.name) for planned in plan if planned.warm}
     done: dict[str, Any] = {}
+
+    def collect() -> dict[str, Any]:
+        """What is finished by now, here or by another process."""
+        for planned in plan:
+            if planned.name not in done and folders[planned.name].metrics.exists():
+                with _named(planned.source):
+                    done[planned.name] = summary(folders[planned.name], planned.group, warm.get(planned.name))
+        return done
+
     for planned in plan:
-        folder = folders[planned.name]
         with _named(planned.source):
             if planned.warm and warm[planned.name].settings.exists():
                 warm[planned.name].check_same(planned.warm.settings)
-            if folder.config.exists():
-                folder.check_same(planned.config)
-            if folder.metrics.exists():
-                done[planned.name] = summary(folder, planned.group, warm.get(planned.name))
+            if folders[planned.name].config.exists():
+                folders[planned.name].check_same(planned.config)
+    collect()
     for planned in plan:
+        if stop.number:
+            raise Stopped("stopped between two runs; the same command goes on", stop.number)
         folder, started = folders[planned.name], time.monotonic()
         if planned.name in done or (only and not any(fnmatch.fnmatch(planned.name, each) for each in only)):
             continue
@@ -231,13 +246,11 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only:
             except Diverged as error:
                 diverged.append(planned.name)
                 print(f"{planned.name}: {error}", file=sys.stderr)
-                continue
-            done[planned.name] = summary(folder, planned.group, warm.get(planned.name))
-        longest = max(longest, time.monotonic() - started)
-        _write_results(plan, done, out)
+            longest = max(longest, time.monotonic() - started)
+            _write_results(plan, collect(), out)
     if left:
         print(f"{left} of {len(plan)} runs are left; the same command goes on with them")
-    results = _write_results(plan, done, out)
+    results = _write_results(plan, collect(), out)
     if diverged:
         raise UserError(f"{several(diverged)}: training diverged; {len(done)} other runs are in the results")
     return results

@@ -156,7 +156,7 @@ def benchmark(
     out
         Folder of the runs. Finished runs found there are kept, broken ones continued.
     minutes
-        Begin no run that would not end within so many; the same command goes on later.
+        Begin no second run that would not end within so many; the same command goes on later.
     only
         Begin only runs whose names match, such as "*-seed1", so that machines can share a grid; may be repeated.
     set

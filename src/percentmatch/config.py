@@ -8,6 +8,7 @@ import dataclasses
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type_hints
 
 from cyclopts import Parameter
@@ -98,6 +99,7 @@ class DataSettings:
     """Take the parts from a split.json, of another run or of `percentmatch data split`; nothing is drawn then."""
 
     def __post_init__(self) -> None:
+        _check_types(self)
         _check_limits(self)
         for name in ("labeled", "validation"):
             value = getattr(self, name)
@@ -296,6 +298,19 @@ _LIMITS: dict[str, tuple[float, float]] = {
     "weight_decay": (0, 1000),
     "clip_grad": (0, _MANY),
 }
+
+
+_hints_of = lru_cache(get_type_hints)
+
+
+def _check_types(settings: DataSettings) -> None:
+    for name, kind in _hints_of(type(settings)).items():
+        value = getattr(settings, name)
+        if dataclasses.is_dataclass(kind):
+            _require(isinstance(value, View), name, value, "must be a View")
+        else:
+            _require(not (kind is float and isinstance(value, str)), name, repr(value), "must be a float")
+            _checked(kind, value, name)
 
 
 def _check_limits(settings: DataSettings) -> None:

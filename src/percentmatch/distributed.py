@@ -1,8 +1,10 @@
 """The few things ranks say to each other. Without an initialised process group each is the identity."""
 
 import contextlib
+import hashlib
+import os
 import warnings
-from collections.abc import Generator, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from datetime import timedelta
 from itertools import count
 from typing import Any
@@ -14,6 +16,7 @@ from torch.nn import functional as F
 from torch.nn.parallel import DistributedDataParallel
 from torch.nn.utils import parameters_to_vector, vector_to_parameters
 
+from percentmatch.errors import UserError
 from percentmatch.ranks import launched, restarts
 
 _joins = count()
@@ -27,9 +30,14 @@ def joined() -> Generator[None]:
         yield
         return
     backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    store, number, size = next(dist.rendezvous("env://", timeout=PATIENCE))
-    store = dist.PrefixStore(f"{restarts()}.{next(_joins)}", store)  # where no address of an earlier group is left
-    dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=number, world_size=size)
+    try:
+        store, number, size = next(dist.rendezvous("env://", timeout=PATIENCE))
+        store = dist.PrefixStore(f"{restarts()}.{next(_joins)}", store)  # where no address of an earlier group is left
+        dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=number, world_size=size)
+    except dist.DistError as error:
+        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        reason = next(iter(str(error).splitlines()), type(error).__name__)
+        raise UserError(f"the processes cannot meet at {place} ({reason}); choose another MASTER_PORT") from error
     try:
         yield
     finally:
@@ -51,6 +59,19 @@ def num_ranks() -> int:
 def is_main() -> bool:
     """Whether this rank is the one that writes."""
     return rank() == 0
+
+
+def check_same_on_all(facts: Mapping[str, object]) -> None:
+    """Refuse, on every rank, what the ranks do not have alike."""
+    if not is_distributed():
+        return
+    digests = [hashlib.blake2b(repr(value).encode(), digest_size=7).digest() for value in facts.values()]
+    found = gather_rows(torch.tensor([[int.from_bytes(each) for each in digests]]))  # (ranks, facts)
+    differ = [name for name, column in zip(facts, found.T, strict=True) if (column != column[0]).any()]
+    if differ:
+        raise UserError(
+            f"the processes of this run differ in {', '.join(differ)}; start them with the same command, data and code"
+        )
 
 
 def wait_for_all() -> None:

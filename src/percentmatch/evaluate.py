@@ -107,6 +107,8 @@ def open_run(
             f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
             "score other files by --labels"
         )
+    if part not in ("test", "validation"):
+        raise UserError(f"no part is called {part!r}; choose test or validation")
     ids = getattr(folder.read_split(), part)
     if not ids:
         other = "validation" if part == "test" else "test"

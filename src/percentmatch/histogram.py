@@ -79,7 +79,7 @@ class ScoreHistogram(nn.Module):
         if counts is None:
             return
         num_images = counts[:1].sum()  # of all ranks, the same for every class
-        self.mass.mul_(self.momentum).addcmul_(counts, (1 - self.momentum) / num_images)
+        self.mass.mul_(self.momentum).addcmul_(counts, (1 - self.momentum) / num_images.clamp(min=1))
         self.prior_weight.mul_(self.momentum)
 
     def distribution(self) -> Tensor:

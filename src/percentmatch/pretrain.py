@@ -25,6 +25,7 @@ from percentmatch.distributed import (
     any_rank,
     average_buffers,
     averaging,
+    check_same_on_all,
     first_on_each_machine,
     gather_with_gradient,
     is_distributed,
@@ -44,6 +45,7 @@ from percentmatch.meter import Meter, all_finite
 from percentmatch.models import LinearHead, build_classifier, quicken, spare_search
 from percentmatch.optim import build_optimizer, device_options, lr_at, set_lr
 from percentmatch.progress import Counting, Report
+from percentmatch.run_folder import MAY_CHANGE
 from percentmatch.shared_norm import share_norms
 from percentmatch.signals import Stopped, StopRequest
 from percentmatch.warm_folder import WarmFolder
@@ -275,6 +277,8 @@ def _pretrain(settings: PretrainSettings, folder: WarmFolder, *, resume: bool, d
         with Counting("decoding images") as progress, first_on_each_machine():
             data = load_data(settings.as_config(), progress=progress)
     warm = WarmStart(settings, folder, data, device, resumed=resume)
+    own = {name: value for name, value in settings.to_dict().items() if name not in MAY_CHANGE}
+    check_same_on_all({**own, "the split": warm.split.digest, "resume": resume})
     wait_for_all()  # until all have seen that the folder is new
     if is_main():
         if not resume:

@@ -26,7 +26,8 @@ def launched() -> Launched:
     if "RANK" not in os.environ and all(name in os.environ for name in SLURM.values()):
         os.environ |= {name: os.environ[theirs] for name, theirs in SLURM.items()}
         os.environ.setdefault("MASTER_ADDR", _first_host())
-        os.environ.setdefault("MASTER_PORT", str(20_000 + int(os.environ.get("SLURM_JOB_ID", "0")) % 20_000))
+        job, step = (int(os.environ.get(name, "0")) for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+        os.environ.setdefault("MASTER_PORT", str(20_000 + (job + 211 * step) % 20_000))  # a job may have several steps
     if not all(name in os.environ for name in NAMES):
         return Launched()
     try:

@@ -8,10 +8,12 @@ kappa+ kappa- `upper_percentile` `lower_percentile`; Delta-tau `gap`; lambda `mo
 """
 
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
+
+from percentmatch.errors import UserError
 
 Task = Literal["multi-label", "single-label"]
 
@@ -34,6 +36,12 @@ class Batch:
     partner_targets: Tensor | None = None  # (b, c) of the images mixed into `images`; None: not mixed
     partner_known: Tensor | None = None  # (b, c)
     own_share: Tensor | None = None  # (b, 1) how much of each labeled image is its own
+
+
+def check_task(task: Task) -> Task:
+    if task not in get_args(Task):
+        raise UserError(f"task must be one of {', '.join(get_args(Task))}, not {task!r}")
+    return task
 
 
 @dataclass(frozen=True)
@@ -96,8 +104,14 @@ class Facts:
     ) -> "Facts":
         """Count the labeled set: `targets` (n, c) of 0 and 1, `known` (n, c) where not every label is known."""
         known = torch.ones_like(targets) if known is None else known
-        positives = (targets * known).sum(0).double()
-        return cls(positives, known.sum(0).double(), len(targets), num_unlabeled, total_steps, unlabeled_batch)
+        if targets.ndim != 2 or known.shape != targets.shape:
+            shapes = f"{tuple(targets.shape)} and {tuple(known.shape)}"
+            raise UserError(f"targets and known must be tables (images, classes), not of shapes {shapes}")
+        if not ((targets == 0) | (targets == 1) | (known == 0)).all():
+            raise UserError("targets must be 0 or 1 where they are known; say by `known` which are not")
+        positives = torch.where(known > 0, targets * known, 0).sum(0, dtype=torch.float64)
+        counts = known.sum(0, dtype=torch.float64)
+        return cls(positives, counts, len(targets), num_unlabeled, total_steps, unlabeled_batch)
 
     @property
     def num_classes(self) -> int:

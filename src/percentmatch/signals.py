@@ -5,8 +5,8 @@ import threading
 from types import FrameType, TracebackType
 
 
-class Stopped(Exception):
-    """A run was asked to stop and has saved its state."""
+class Stopped(BaseException):
+    """A run was asked to stop and has saved its state. No `except Exception` around a run takes it for a failure."""
 
     def __init__(self, message: str, number: int) -> None:
         super().__init__(message)
@@ -14,7 +14,7 @@ class Stopped(Exception):
 
 
 class StopRequest:
-    """While active, `number` is the signal that came, or None."""
+    """While active, `number` is the signal that came, or None; one around it hears of it, too."""
 
     def __init__(self) -> None:
         self.number: int | None = None
@@ -34,6 +34,9 @@ class StopRequest:
     def _ask(self, number: int, frame: FrameType | None) -> None:
         self.number = number
         self._restore()
+        around = getattr(self.before.get(number), "__self__", None)
+        if isinstance(around, StopRequest):  # of a grid, whose run this is
+            around._ask(number, frame)
 
     def _restore(self) -> None:
         for number, handler in self.before.items():

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from percentmatch import __version__
 from percentmatch.augment import mix
 from percentmatch.config import Config
 from percentmatch.data import Data, detected, load_data
@@ -16,6 +17,7 @@ from percentmatch.device import pick_device
 from percentmatch.distributed import (
     any_rank,
     average_buffers,
+    check_same_on_all,
     first_on_each_machine,
     forget_parts,
     is_main,
@@ -29,7 +31,7 @@ from percentmatch.methods import checked_options
 from percentmatch.optim import set_lr
 from percentmatch.progress import Counting, Report
 from percentmatch.run import Run
-from percentmatch.run_folder import RunFolder
+from percentmatch.run_folder import MAY_CHANGE, RunFolder
 from percentmatch.signals import Stopped, StopRequest
 
 
@@ -44,7 +46,8 @@ def train(
     """Train as `config` says into the run folder `out`; returns what metrics.json holds.
 
     `data` replaces the data the config names. With `resume` a run continues from its last checkpoint, exactly.
-    `followers` show the log elsewhere. Processes started by torchrun or srun train together, and the first one writes.
+    Ctrl-C and SIGTERM save and raise `Stopped`. `followers` show the log elsewhere. Processes started by torchrun or
+    srun train together, and the first one writes.
     """
     with joined(), RunFolder(Path(out)) as folder:
         return _train(config, folder, resume=resume, data=data, followers=followers)
@@ -55,6 +58,8 @@ def _train(
 ) -> dict[str, Any]:
     config = replace(config, options=checked_options(config.method, config.options))
     config = detected(config) if data is None else replace(config, data="custom")
+    own = {name: value for name, value in config.to_dict().items() if name not in (*MAY_CHANGE, "weights")}
+    check_same_on_all({**own, "version": __version__, "resume": resume})
     if resume:
         folder.check_same(config)
         if folder.metrics.exists():
@@ -66,6 +71,7 @@ def _train(
         with Counting("decoding images") as progress, first_on_each_machine():
             data = load_data(config, progress=progress)
     run = Run(config, folder, data, device, resumed=resume)
+    check_same_on_all({"the split": run.split.digest, "the labels": run.labels})
     if resume:
         run.restore()
     else:

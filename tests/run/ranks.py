@@ -29,7 +29,10 @@ class Double(Embedder):
 
 
 def main() -> None:
-    """The commands are lists in a JSON file. {"step": S, "signal": N, "rank": R} before one sends N to R at S."""
+    """The commands are lists in a JSON file, in which RANK stands for the number of the rank.
+
+    {"step": S, "signal": N, "rank": R} before one sends N to R at S.
+    """
     torch.set_num_threads(1)
     pretrain_module.Embedder = Double
     steps = train_module.train_step, pretrain_module.pretrain_step
@@ -46,7 +49,7 @@ def main() -> None:
             train_module.train_step, pretrain_module.pretrain_step = (partial(step, real) for real in steps)
             continue
         with contextlib.suppress(Stopped):
-            run(command)
+            run([token.replace("RANK", os.environ["RANK"]) for token in command])
         train_module.train_step, pretrain_module.pretrain_step = steps
 
 

@@ -2,7 +2,10 @@
 
 import json
 import math
+import os
 import re
+import shutil
+import signal
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from percentmatch import benchmark, cli
 from percentmatch.config import Config
 from percentmatch.errors import Diverged, UserError
 from percentmatch.presets import PRESETS
+from percentmatch.signals import Stopped, StopRequest
 
 SETTINGS = (
     "settings: {scenes_pool: 60, scenes_test: 20, validation: 20, labeled: 20, image_size: 32, backbone: test_resnet, "
@@ -219,3 +223,38 @@ def test_what_training_refuses_names_the_file_and_the_run(grid: Path) -> None:
     with pytest.raises(UserError, match=r"grid\.yaml, run 'b-seed0': labeled=500"):
         call(grid)
     assert collected(grid.parent) == ROWS[:1]
+
+
+def test_a_signal_in_the_last_moments_of_a_run_stops_the_grid(tmp_path: Path, monkeypatch) -> None:
+    """Also one that came while the run itself listened."""
+    whole = benchmark.train
+
+    def then_signal(*args, **options):
+        result = whole(*args, **options)
+        with StopRequest() as inner:
+            os.kill(os.getpid(), signal.SIGTERM)
+        assert inner.number == signal.SIGTERM
+        return result
+
+    monkeypatch.setattr(benchmark, "train", then_signal)
+    file = tmp_path / "grid.yaml"
+    file.write_text(f"{SETTINGS}runs: {{a: {{method: supervised}}}}\nseeds: [0, 1]\n")
+    with pytest.raises(Stopped, match="stopped between two runs; the same command goes on"):
+        benchmark.run_grid(benchmark.read_grid(file), tmp_path / "out")
+    assert [run["seed"] for run in json.loads((tmp_path / "out" / "results.json").read_text())["runs"]] == [0]
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_runs_that_another_process_finished_meanwhile_are_in_the_results(tmp_path: Path, monkeypatch) -> None:
+    file = tmp_path / "grid.yaml"
+    file.write_text(f"{SETTINGS}runs: {{a: {{method: supervised}}}}\nseeds: [0, 1]\n")
+    plan, whole = benchmark.read_grid(file), benchmark.train
+    benchmark.run_grid(plan, tmp_path / "other", only=["*-seed0"])
+
+    def meanwhile(*args, **options):
+        shutil.copytree(tmp_path / "other" / "a-seed0", tmp_path / "out" / "a-seed0")
+        return whole(*args, **options)
+
+    monkeypatch.setattr(benchmark, "train", meanwhile)
+    found = benchmark.run_grid(plan, tmp_path / "out", only=["*-seed1"])
+    assert [run["seed"] for run in found["runs"]] == [0, 1]

@@ -324,6 +324,15 @@ def test_a_killed_rank_is_started_again_and_resumes(two_ranks: Path, tmp_path: P
     same_run(out, two_ranks / "percentmatch", within=1e-12)
 
 
+def test_ranks_that_do_not_mean_the_same_are_refused(tmp_path: Path) -> None:
+    out = tmp_path / "odd"
+    result = torchrun([command("percentmatch", out, **{"seed": "RANK", "split-seed": "RANK"})], tmp_path)
+    assert result.returncode != 0
+    sentence = "the processes of this run differ in split_seed, seed; start them with the same command, data and code"
+    assert result.stderr.count(sentence) >= 2  # each rank says so
+    assert not out.exists()
+
+
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("percentmatch.loader.num_ranks", lambda: 2)
     with pytest.raises(UserError, match="--labeled-batch 9 is that of all 2 ranks and must be a multiple of 2"):

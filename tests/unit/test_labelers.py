@@ -5,6 +5,7 @@ import torch
 
 from percentmatch.errors import UserError
 from percentmatch.labelers import FixedThreshold, PercentMatch, select
+from percentmatch.methods import METHODS, build_method
 from percentmatch.records import Facts, Scores
 
 
@@ -149,3 +150,54 @@ def test_bad_options_are_named(wrong: dict, named: str) -> None:
 def test_the_papers_fixmatch_says_nothing_of_what_is_absent() -> None:
     found = FixedThreshold(facts(10))(Scores(torch.tensor([[1e-6], [0.0], [0.97]]), 0))
     assert found.mask.flatten().tolist() == [0, 0, 1]
+
+
+@pytest.mark.parametrize("name", ["percentmatch", "freematch", "softmatch", "adamatch", "dash", "flexmatch"])
+def test_an_empty_batch_does_no_harm(name: str) -> None:
+    more = {"decay_steps": 5} if name == "dash" else {}
+    labeler = METHODS[name].labeler(facts(10, 20, 30), **more)
+    draw = torch.Generator().manual_seed(0)
+    some = {"labeled": torch.rand(2, 3, generator=draw), "targets": torch.eye(3)[:2], "known": torch.ones(2, 3)}
+    for step, images in enumerate((8, 0, 8)):
+        weak = torch.rand(images, 3, generator=draw)
+        found = labeler(Scores(weak, step, index=torch.arange(images), **some))
+        assert found.targets.shape == (images, 3)
+    assert all(state.isfinite().all() for state in labeler.state_dict().values())
+    assert found.pair_weights.isfinite().all()
+
+
+@pytest.mark.parametrize(
+    ("name", "options"),
+    [
+        ("percentmatch", {"targets": "soft", "selection": "all"}),
+        ("percentmatch", {"selection": "soft"}),
+        *((name, {}) for name in ("uda", "softmatch", "freematch", "adamatch")),
+    ],
+)
+def test_nothing_is_learnt_through_pseudo_labels(name: str, options: dict) -> None:
+    weak = torch.rand(6, 3, requires_grad=True)
+    labeler = METHODS[name].labeler(facts(10, 20, 30), **options)
+    found = labeler(Scores(weak, 1000, labeled=torch.rand(2, 3), targets=torch.eye(3)[:2], known=torch.ones(2, 3)))
+    assert not found.targets.requires_grad
+    assert not found.pair_weights.requires_grad
+
+
+@pytest.mark.parametrize("name", [name for name, row in METHODS.items() if row.labeler and name != "dash"])
+def test_a_task_that_does_not_exist_is_refused(name: str) -> None:
+    for make in (
+        lambda: METHODS[name].labeler(facts(10), task="single_label"),
+        lambda: build_method(name, facts(10), "x"),
+    ):
+        with pytest.raises(UserError, match="task must be one of multi-label, single-label, not"):
+            make()
+
+
+def test_facts_are_counts_of_labels() -> None:
+    assert Facts.from_targets(torch.ones(70_000, 1, dtype=torch.float16)).positive_counts.item() == 70_000
+    unknown = torch.tensor([[1.0, -1.0], [0.0, 1.0]])
+    assert Facts.from_targets(unknown, known=(unknown >= 0).float()).positive_counts.tolist() == [1, 1]
+    for targets in (unknown, torch.tensor([[torch.nan]])):
+        with pytest.raises(UserError, match="targets must be 0 or 1 where they are known"):
+            Facts.from_targets(targets)
+    with pytest.raises(UserError, match=r"must be tables \(images, classes\), not of shapes \(3,\)"):
+        Facts.from_targets(torch.ones(3))

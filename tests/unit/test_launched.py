@@ -67,3 +67,15 @@ def test_only_training_takes_several_processes() -> None:
     os.environ |= {"RANK": "0", "WORLD_SIZE": "2", "LOCAL_RANK": "0"}
     with pytest.raises(UserError, match="predict works in one process"):
         run(["predict", "run", "photos"])
+
+
+def test_two_steps_of_a_slurm_job_do_not_meet() -> None:
+    os.environ |= {"SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "2", "SLURM_LOCALID": "0", "SLURM_JOB_ID": "123456"}
+    ports = set()
+    for step in range(3):
+        for name in ("RANK", "MASTER_PORT"):
+            os.environ.pop(name, None)
+        os.environ["SLURM_STEP_ID"] = str(step)
+        launched()
+        ports.add(os.environ["MASTER_PORT"])
+    assert len(ports) == 3

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.records import PseudoLabels, Scores, Task
+from percentmatch.records import PseudoLabels, Scores, Task, check_task
 
 
 class Labeler(nn.Module, ABC):
@@ -15,6 +15,14 @@ class Labeler(nn.Module, ABC):
     soft_targets: bool = False  # targets between 0 and 1: the unlabeled loss is then BCE, or cross-entropy
     first_step: int = 0  # before it nothing is selected
     reads_labeled: bool = False  # learns from `Scores.labeled`: teacher scores then include the labeled images
+
+    @property
+    def task(self) -> Task:
+        return self._task
+
+    @task.setter
+    def task(self, task: Task) -> None:
+        self._task = check_task(task)
 
     @abstractmethod
     def forward(self, scores: Scores) -> PseudoLabels: ...

@@ -73,7 +73,7 @@ class FreeMatch(Labeler):
         mean, histogram, certainty = sums.split([self.mean.shape[1], self.mean.shape[1], 1], dim=1)
         num_images = histogram.sum(dim=1, keepdim=True)  # of all parts and ranks
         for state, total in ((self.mean, mean), (self.histogram, histogram), (self.certainty, certainty)):
-            state.lerp_(total / num_images, 1 - self.momentum)
+            state.lerp_(torch.where(num_images > 0, total / num_images, state), 1 - self.momentum)
 
     def penalty(self, strong: Tensor, pseudo: PseudoLabels) -> Tensor:
         """Cross-entropy from m / h of the moving means to that of this batch's selected strong scores: ().

@@ -123,6 +123,7 @@ class PercentMatch(Labeler):
         self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
+        scores = replace(scores, weak=scores.weak.detach())  # nothing is learnt through pseudo-labels
         usual = self.upper_percentile, self.lower_percentile
         upper, lower = self._thresholds(*usual)  # (c,) from the state before this batch
         gap = upper - lower  # whatever the schedule: it measures the model

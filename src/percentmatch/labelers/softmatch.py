@@ -1,5 +1,6 @@
 """SoftMatch: every pair counts, by how far its confidence lies below the mean."""
 
+from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -53,6 +54,7 @@ class SoftMatch(Labeler):
         self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
+        scores = replace(scores, weak=scores.weak.detach())  # nothing is learnt through pseudo-labels
         targets, mask = hard_labels(scores.weak, self.unseen, self.task)  # (u, c)
         sure = self._confidence(scores.weak)
         below = (sure - self.mean).clamp(max=0)  # (u, c)
@@ -81,5 +83,5 @@ class SoftMatch(Labeler):
         variance = (square - off * off / count).clamp(min=0) / (count - 1).clamp(min=1)  # unbiased
         rate = 1 - self.momentum
         self.variance.lerp_(torch.where(count > 1, variance, self.variance), rate)  # one image has none
-        self.mean.add_(off / count, alpha=rate)
-        self.score_mean.lerp_(total / count, rate)
+        self.mean.add_(off / count.clamp(min=1), alpha=rate)
+        self.score_mean.lerp_(torch.where(count > 0, total / count, self.score_mean), rate)

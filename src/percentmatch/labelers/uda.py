@@ -50,6 +50,7 @@ class UDA(Labeler):
         self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
+        scores = replace(scores, weak=scores.weak.detach())  # nothing is learnt through pseudo-labels
         pseudo = select(scores.weak, self.upper, self.lower, self.weights, self.task, meet=True)
         weak = scores.weak.float()
         if self.task == "single-label":

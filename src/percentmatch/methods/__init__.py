@@ -27,7 +27,7 @@ from percentmatch.methods.supervised import Supervised
 from percentmatch.methods.temporal_ensembling import TemporalEnsembling
 from percentmatch.methods.ups import UPS
 from percentmatch.methods.weak_to_strong import CalibratedToStrong, WeakToStrong
-from percentmatch.records import Facts, Task
+from percentmatch.records import Facts, Task, check_task
 
 __all__ = [
     "METHODS",
@@ -112,6 +112,7 @@ def build_method(
 ) -> Method:
     """The method `name` with its options."""
     row, given = method_row(name), checked_options(name, options or {})
+    check_task(task)
     if row.labeler is None:
         return row.method(facts, task=task, **given)
     mine = {option.name for option in declared_options(row.labeler)}

@@ -1,0 +1,36 @@
+"""Settings given in Python are checked as those of files and flags are."""
+
+from typing import Any
+
+import pytest
+
+from percentmatch.config import Config, DataSettings, PretrainSettings, View
+from percentmatch.errors import UserError
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"optimizer": "sgd"}, "optimizer must be one of adam, adamw, not 'sgd'"),
+        ({"precision": "fp16"}, "precision must be one of auto, float32, bfloat16, float64, not 'fp16'"),
+        ({"task": "single_label"}, "task must be one of multi-label, single-label"),
+        ({"frame": "crop"}, "frame must be one of squash, center"),
+        ({"lr": "3e-4"}, "lr must be a float, not '3e-4'"),
+        ({"total_steps": 3.0}, "total_steps must be a int, not 3.0"),
+        ({"deterministic": 1}, "deterministic must be a bool, not 1"),
+        ({"strong_view": {"ops": 2}}, "strong_view must be a View"),
+    ],
+)
+def test_wrong_types_and_choices_are_refused(values: dict[str, Any], sentence: str) -> None:
+    with pytest.raises(UserError, match=sentence):
+        Config(**values)
+
+
+def test_what_fits_is_taken_as_it_is() -> None:
+    config = Config(labeled=500, lr=1, strong_view=View(ops=1))
+    assert (config.labeled, config.lr, config.strong_view.ops) == (500, 1, 1)
+    assert isinstance(config.labeled, int)
+    with pytest.raises(UserError, match="split_kind must be one of"):
+        DataSettings(split_kind="foo")  # ty: ignore[invalid-argument-type]
+    with pytest.raises(UserError, match="view must be a View"):
+        PretrainSettings(view=None)  # ty: ignore[invalid-argument-type]
