@@ -13,6 +13,7 @@ from percentmatch import __version__
 from percentmatch.augment import mix
 from percentmatch.config import Config
 from percentmatch.data import Data, detected, load_data
+from percentmatch.data.source import check_one_label
 from percentmatch.device import pick_device
 from percentmatch.distributed import (
     any_rank,
@@ -49,7 +50,7 @@ def train(
     Ctrl-C and SIGTERM save and raise `Stopped`. `followers` show the log elsewhere. Processes started by torchrun or
     srun train together, and the first one writes.
     """
-    with joined(), RunFolder(Path(out)) as folder:
+    with joined(), RunFolder(Path(out)) as folder, torch.random.fork_rng(devices=()):  # the caller's draws go on
         return _train(config, folder, resume=resume, data=data, followers=followers)
 
 
@@ -70,6 +71,9 @@ def _train(
     if data is None:
         with Counting("decoding images") as progress, first_on_each_machine():
             data = load_data(config, progress=progress)
+    elif config.task == "single-label":
+        for images in (data.pool, data.test):
+            check_one_label(images.labels, images.ids)
     run = Run(config, folder, data, device, resumed=resume)
     check_same_on_all({"the split": run.split.digest, "the labels": run.labels})
     if resume:

@@ -28,8 +28,15 @@ class Images:
     labels: Labels = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
+        for names in ("ids", "class_names"):
+            object.__setattr__(self, names, tuple(getattr(self, names)))
+            if not all(isinstance(name, str) for name in getattr(self, names)):
+                raise UserError(f"{names} must be texts")
         n, c = len(self.ids), len(self.class_names)
         tables, shape = taken(self), (n, 3, *self.pixels.shape[2:])
+        for name, found in {"pixels": self.pixels, **tables}.items():
+            if not isinstance(found, Tensor | Flags):
+                raise UserError(f"{name} must be a torch.Tensor, not {type(found).__name__}")
         if isinstance(tables["difficult"], Tensor) and not tables["difficult"].numel():
             tables["difficult"] = Flags.full(n, c)
         for name, found, wanted in [("pixels", self.pixels, shape), *((*each, (n, c)) for each in tables.items())]:

@@ -1,6 +1,7 @@
 """The data that settings name: as a manifest, before any pixel is read, and decoded."""
 
 import os
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -16,6 +17,7 @@ from percentmatch.data.detect import detected, read_labels
 from percentmatch.data.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.images import Images
 from percentmatch.data.labeled_shards import labeled_manifest
+from percentmatch.data.labels import Labels
 from percentmatch.data.load import Say, load_images, print_to_stderr
 from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.memo import remember
@@ -53,6 +55,8 @@ class Data:
         foreign = set(self.validation) - set(self.pool.ids)
         if foreign:
             raise UserError(f"validation image '{min(foreign)}' is not in the pool")
+        if len(self.test) and self.pool.pixels.shape[2:] != self.test.pixels.shape[2:]:
+            raise UserError("pool and test must have images of one size")
         if self.stream and self.pool.pixels.shape[2:] != (self.stream.size, self.stream.size):
             shape = " x ".join(map(str, self.pool.pixels.shape[2:]))
             raise UserError(
@@ -196,13 +200,18 @@ def check_classes(settings: DataSettings, manifest: Manifest) -> None:
 
 def check_single(manifest: Manifest) -> None:
     """Refuse an image with labels that has not exactly one."""
-    counts = manifest.labels.targets.in_rows()
-    wrong = ((manifest.labels.known.in_rows() > 0) & (counts != 1)).nonzero().flatten().tolist()
+    check_one_label(manifest.labels, manifest.ids, manifest.sources)
+
+
+def check_one_label(labels: Labels, ids: Sequence[str], sources: Sequence[str] = ()) -> None:
+    """The same of labels that may come from Python, without a file to name."""
+    counts = labels.targets.in_rows()
+    wrong = ((labels.known.in_rows() > 0) & (counts != 1)).nonzero().flatten().tolist()
     if wrong:
         row = wrong[0]
-        count = int(counts[row])
+        where = f"{sources[row]}: " if sources else ""
         raise UserError(
-            f"{manifest.sources[row]}: image '{manifest.ids[row]}' has {count} labels ({len(wrong)} images have not "
+            f"{where}image '{ids[row]}' has {int(counts[row])} labels ({len(wrong)} images have not "
             "exactly one); correct them, or train with --task multi-label"
         )
 
