@@ -153,9 +153,12 @@ def open_files(
 
 def _learnt_from(folder: RunFolder, paths: Sequence[Path]) -> int:
     """How many of these files are labeled images of the run, if it was trained on files."""
-    if not folder.split.exists() or not (config := folder.read_config()).labels:
+    if not folder.split.exists():
         return 0
-    base = Path(config.images or config.labels)
-    base = base if base.is_dir() else base.parent
-    learnt = {os.path.realpath(base / name) for name in folder.read_split().labeled}
-    return sum(os.path.realpath(path) in learnt for path in paths)
+    with contextlib.suppress(UserError):  # a damaged run can still be scored
+        config, split = folder.read_config(), folder.read_split()
+        base = Path(config.images or config.labels)
+        base = base if base.is_dir() else base.parent
+        learnt = {os.path.realpath(base / name) for name in split.labeled} if config.labels else set()
+        return sum(os.path.realpath(path) in learnt for path in paths)
+    return 0

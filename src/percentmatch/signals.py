@@ -3,6 +3,7 @@
 import signal
 import threading
 from types import FrameType, TracebackType
+from typing import ClassVar
 
 
 class Stopped(BaseException):
@@ -14,30 +15,34 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """While active, `number` is the signal that came, or None; one around it hears of it, too."""
+    """While active, `number` is the signal that came, or None. Of a grid's and its run's, each hears of it."""
+
+    active: ClassVar[list["StopRequest"]] = []
 
     def __init__(self) -> None:
         self.number: int | None = None
         self.before: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":
+        self.number = next((each.number for each in self.active if each.number), None)
+        self.active.append(self)
         here = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
-        for number in (signal.SIGINT, signal.SIGTERM) if here else ():
+        for number in (signal.SIGINT, signal.SIGTERM) if here and not self.number else ():
             self.before[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.active.remove(self)
         self._restore()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        self.number = number
-        self._restore()
-        around = getattr(self.before.get(number), "__self__", None)
-        if isinstance(around, StopRequest):  # of a grid, whose run this is
-            around._ask(number, frame)
+        for each in reversed(self.active):  # the innermost first, so that what was there before all comes back
+            each.number = number
+            each._restore()
 
     def _restore(self) -> None:
         for number, handler in self.before.items():
             signal.signal(number, handler)  # ty: ignore[invalid-argument-type]
+        self.before = {}

@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -243,6 +244,25 @@ def test_a_signal_in_the_last_moments_of_a_run_stops_the_grid(tmp_path: Path, mo
         benchmark.run_grid(benchmark.read_grid(file), tmp_path / "out")
     assert [run["seed"] for run in json.loads((tmp_path / "out" / "results.json").read_text())["runs"]] == [0]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+
+
+def test_a_signal_before_the_first_step_of_a_run_stops_it_there(tmp_path: Path, monkeypatch) -> None:
+    """As while images are decoded; the run is saved after one step and goes on with the same command."""
+    whole = benchmark.train
+
+    def first_signal(config, *args, **options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        return whole(replace(config, total_steps=5), *args, **options)
+
+    file = tmp_path / "grid.yaml"
+    file.write_text(f"{SETTINGS.replace('total_steps: 1', 'total_steps: 5')}runs: {{a: {{method: supervised}}}}\n")
+    monkeypatch.setattr(benchmark, "train", first_signal)
+    with pytest.raises(Stopped, match="stopped at step 1 of 5"):
+        benchmark.run_grid(benchmark.read_grid(file), tmp_path / "out")
+    monkeypatch.setattr(benchmark, "train", whole)
+    assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
+    assert not StopRequest.active
+    assert len(benchmark.run_grid(benchmark.read_grid(file), tmp_path / "out")["runs"]) == 1
 
 
 def test_runs_that_another_process_finished_meanwhile_are_in_the_results(tmp_path: Path, monkeypatch) -> None:

@@ -35,10 +35,8 @@ def span(ends: Ends | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """A difference of fractions in points."""
-    return (
-        MISSING if value is None or value != value else f"{round(100 * value, 1) + 0.0:+.1f}"
-    )  # no minus before a zero
+    """A difference of fractions in points, without a minus before a zero."""
+    return MISSING if value is None or value != value else f"{round(100 * value, 1) + 0.0:+.1f}"
 
 
 def table(
