@@ -84,7 +84,8 @@ def kill(lab: Lab, world: World, tally: Tally, kills: Sequence[Kill]) -> None:
         came += [each] if tried.disturbed else []
         if tried.code == 0:  # it ended first
             break
-        stopped = tried.code == 128 + number and "continue with --out" in tried.said
+        how = ("continue with --out", "the same command goes on")  # of a grid that was between two runs
+        stopped = tried.code == 128 + number and any(words in tried.said for words in how)
         if tried.code != -number and not stopped:
             outcome, said = "lost", tried.said
             break
