@@ -1,11 +1,10 @@
 """Tables of all settings and presets, read from the code: `tables.py` writes them into docs/settings.md."""
 
-import ast
-import inspect
 import types
 from dataclasses import MISSING, fields, is_dataclass
-from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from docstring_parser import parse_from_object
 
 from percentmatch.config import Config, StrongView, View
 from percentmatch.presets import PRESETS
@@ -54,16 +53,5 @@ def _shown(value: Any) -> str:
 
 def _explained(*classes: type) -> dict[str, str]:
     """The text below each field of these classes, by its name."""
-    found = {}
-    for each in classes:
-        if is_dataclass(each):
-            (tree,) = ast.parse(inspect.getsource(each)).body
-            body = getattr(tree, "body", [])
-            for field, text in pairwise(body):
-                if (
-                    isinstance(field, ast.AnnAssign)
-                    and isinstance(text, ast.Expr)
-                    and isinstance(text.value, ast.Constant)
-                ):
-                    found[ast.unparse(field.target)] = " ".join(str(text.value.value).split()).replace("|", "\\|")
-    return found
+    found = [each for cls in classes if is_dataclass(cls) for each in parse_from_object(cls).params]
+    return {each.arg_name: " ".join((each.description or "").split()).replace("|", "\\|") for each in found}

@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from percentmatch.augment import frame, resize
 from percentmatch.data import Data, Images, load_data, load_images, read_labels
 from percentmatch.data.cache import Progress
+from percentmatch.data.labels import check_single
 from percentmatch.data.load import print_to_stderr
-from percentmatch.data.source import check_single
 from percentmatch.device import pick_device
 from percentmatch.distributed import gather_shares, own_share
 from percentmatch.errors import UserError
@@ -95,6 +95,8 @@ def open_run(
     progress: Progress | None = None,
 ) -> Opened:
     """What `score_run` scores: model, card, images and device."""
+    if part not in ("test", "validation"):
+        raise UserError(f"no part is called {part!r}; choose test or validation")
     folder, place = RunFolder(Path(path)), pick_device(device)
     config = folder.read_config() if data else folder.read_moved(moved or {})
     model, card = load_classifier(folder.model, place)
@@ -107,8 +109,6 @@ def open_run(
             f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
             "score other files by --labels"
         )
-    if part not in ("test", "validation"):
-        raise UserError(f"no part is called {part!r}; choose test or validation")
     ids = getattr(folder.read_split(), part)
     if not ids:
         other = "validation" if part == "test" else "test"
@@ -144,7 +144,7 @@ def open_files(
     model, card = load_classifier(folder.model if folder.path.is_dir() else folder.path, place)
     manifest = read_labels(labels, images, classes=card.class_names)
     if card.task == "single-label":
-        check_single(manifest)
+        check_single(manifest.labels, manifest.ids, manifest.sources)
     if learnt := _learnt_from(folder, manifest.paths):
         print_to_stderr(f"{learnt:,} of these {len(manifest):,} images are among those that the model has learnt from")
     loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)

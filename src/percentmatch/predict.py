@@ -194,7 +194,6 @@ def _csv_lines(
     A cell that a spreadsheet might run is guarded: a path by `./`, a class by an apostrophe. So is a class that names
     a column of labels files.
     """
-
     if header:
         write_row(file, _header(names))
     for path, row, yes in zip(map(str, paths), scores.tolist(), decided.tolist(), strict=True):

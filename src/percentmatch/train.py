@@ -13,7 +13,7 @@ from percentmatch import __version__
 from percentmatch.augment import mix
 from percentmatch.config import Config
 from percentmatch.data import Data, detected, load_data
-from percentmatch.data.source import check_one_label
+from percentmatch.data.labels import check_single
 from percentmatch.device import pick_device
 from percentmatch.distributed import (
     any_rank,
@@ -73,7 +73,7 @@ def _train(
             data = load_data(config, progress=progress)
     elif config.task == "single-label":
         for images in (data.pool, data.test):
-            check_one_label(images.labels, images.ids)
+            check_single(images.labels, images.ids)
     run = Run(config, folder, data, device, resumed=resume)
     check_same_on_all({"the split": run.split.digest, "the labels": run.labels})
     if resume:

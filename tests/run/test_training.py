@@ -12,6 +12,7 @@ from tiny import TINY, rows, weights
 from percentmatch import run as run_module
 from percentmatch import train as train_module
 from percentmatch.config import Config
+from percentmatch.data import Data, Images
 from percentmatch.errors import UserError
 from percentmatch.evaluate import score_run
 from percentmatch.methods import METHODS
@@ -305,3 +306,21 @@ def test_float64_on_a_gpu_is_that_of_a_cpu(tmp_path: Path) -> None:
         train(replace(TINY, device=device, precision="float64"), tmp_path / device)
         losses.append([row["loss"] for row in rows(tmp_path / device) if row["kind"] == "train"])
     assert losses[0] == pytest.approx(losses[1], rel=1e-3)
+
+
+def test_one_label_an_image_is_asked_of_python_too(tmp_path: Path) -> None:
+    ones, pixels = torch.ones(2, 3, dtype=torch.uint8), torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
+    several = Images(pixels, ones, ones, ("a", "b"), ("x", "y", "z"))
+    config = Config(task="single-label", image_size=4, validation=0)
+    with pytest.raises(UserError, match=r"image 'a' has 3 labels \(2 images have not exactly one\)"):
+        train(config, tmp_path / "run", data=Data(several, several.part(())))
+    assert not (tmp_path / "run").exists()
+
+
+def test_the_callers_draws_go_on(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    wanted = torch.rand(2)
+    torch.manual_seed(7)
+    first = torch.rand(1)
+    train(replace(TINY, total_steps=1), tmp_path / "run")
+    assert torch.equal(torch.cat([first, torch.rand(1)]), wanted)

@@ -1,7 +1,5 @@
 """Settings given in Python are checked as those of files and flags are."""
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,19 +9,6 @@ import torch
 from percentmatch.config import Config, DataSettings, PretrainSettings, View
 from percentmatch.data import Data, Images
 from percentmatch.errors import UserError
-from percentmatch.train import train
-
-TINY = Config(
-    data="scenes",
-    scenes_pool=60,
-    scenes_test=20,
-    validation=20,
-    labeled=20,
-    image_size=32,
-    backbone="test_resnet",
-    head="linear",
-    labeled_batch=4,
-)
 
 
 @pytest.mark.parametrize(
@@ -78,23 +63,3 @@ def test_images_given_in_python_are_checked() -> None:
     small = images(pixels=torch.zeros(2, 3, 2, 2, dtype=torch.uint8), ids=("c", "d"))
     with pytest.raises(UserError, match="pool and test must have images of one size"):
         Data(images(), small)
-
-
-def test_one_label_an_image_is_asked_of_python_too(tmp_path: Path) -> None:
-    several = images(targets=torch.ones(2, 3, dtype=torch.uint8), known=torch.ones(2, 3, dtype=torch.uint8))
-    nothing = images(
-        pixels=torch.zeros(0, 3, 4, 4, dtype=torch.uint8), ids=(), targets=several.targets[:0], known=several.known[:0]
-    )
-    config = Config(task="single-label", image_size=4, validation=0)
-    with pytest.raises(UserError, match=r"image 'a' has 3 labels \(2 images have not exactly one\)"):
-        train(config, tmp_path / "run", data=Data(several, nothing))
-    assert not (tmp_path / "run").exists()
-
-
-def test_the_callers_draws_go_on(tmp_path: Path) -> None:
-    torch.manual_seed(7)
-    wanted = torch.rand(2)
-    torch.manual_seed(7)
-    first = torch.rand(1)
-    train(replace(TINY, total_steps=1), tmp_path / "run")
-    assert torch.equal(torch.cat([first, torch.rand(1)]), wanted)

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 import torch
 from torch import Tensor
 
+from percentmatch.errors import UserError
+
 TABLES = ("targets", "known", "difficult")
 AT_ONCE = 1 << 24  # pairs of image and class that are dense at a time
 T = TypeVar("T")
@@ -173,6 +175,19 @@ class Labels:
         for table in (self.targets, self.known, self.difficult):
             for part in rows.split(rows_at_once(table.width)):
                 yield table[part].numpy()
+
+
+def check_single(labels: Labels, ids: Sequence[str], sources: Sequence[str] = ()) -> None:
+    """Refuse an image with labels that has not exactly one; `sources` say where each was read, if from a file."""
+    counts = labels.targets.in_rows()
+    wrong = ((labels.known.in_rows() > 0) & (counts != 1)).nonzero().flatten().tolist()
+    if wrong:
+        row = wrong[0]
+        where = f"{sources[row]}: " if sources else ""
+        raise UserError(
+            f"{where}image '{ids[row]}' has {int(counts[row])} labels ({len(wrong)} images have not exactly one); "
+            "correct them, or train with --task multi-label"
+        )
 
 
 class Kept:

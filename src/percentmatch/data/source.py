@@ -1,7 +1,6 @@
 """The data that settings name: as a manifest, before any pixel is read, and decoded."""
 
 import os
-from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache, partial
 from pathlib import Path
@@ -17,7 +16,7 @@ from percentmatch.data.detect import detected, read_labels
 from percentmatch.data.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.images import Images
 from percentmatch.data.labeled_shards import labeled_manifest
-from percentmatch.data.labels import Labels
+from percentmatch.data.labels import check_single
 from percentmatch.data.load import Say, load_images, print_to_stderr
 from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.memo import remember
@@ -80,7 +79,7 @@ def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr) -> Mani
         raise UserError(f"{settings.data} are drawn, not read from files; name --data files, voc, coco or shards")
     manifest = readers[settings.data](settings)
     if settings.task == "single-label":
-        check_single(manifest)
+        check_single(manifest.labels, manifest.ids, manifest.sources)
     if not settings.unlabeled or names_shards(settings.unlabeled):
         return manifest
     return _with_unlabeled(manifest, Path(settings.unlabeled), say)
@@ -195,24 +194,6 @@ def check_classes(settings: DataSettings, manifest: Manifest) -> None:
         raise UserError(
             f"{where}: no image to learn from shows {', '.join(map(repr, empty))}; label at least one, or name the "
             f"other classes by --classes{also}"
-        )
-
-
-def check_single(manifest: Manifest) -> None:
-    """Refuse an image with labels that has not exactly one."""
-    check_one_label(manifest.labels, manifest.ids, manifest.sources)
-
-
-def check_one_label(labels: Labels, ids: Sequence[str], sources: Sequence[str] = ()) -> None:
-    """The same of labels that may come from Python, without a file to name."""
-    counts = labels.targets.in_rows()
-    wrong = ((labels.known.in_rows() > 0) & (counts != 1)).nonzero().flatten().tolist()
-    if wrong:
-        row = wrong[0]
-        where = f"{sources[row]}: " if sources else ""
-        raise UserError(
-            f"{where}image '{ids[row]}' has {int(counts[row])} labels ({len(wrong)} images have not "
-            "exactly one); correct them, or train with --task multi-label"
         )
 
 
