@@ -17,16 +17,16 @@ import torch
 from PIL import Image
 from tables import ROOT, classes_table, write_json
 
-from percentmatch.config import Config
 from percentmatch.data import describe, load_data, read_manifest, split_data
-from percentmatch.evaluate import evaluate, probabilities
 from percentmatch.labelers import PercentMatch
-from percentmatch.predict import predict
 from percentmatch.records import Scores
 from percentmatch.report import write_report
-from percentmatch.run import Run, labels_digest
-from percentmatch.run_folder import RunFolder, environment
-from percentmatch.train import train_step
+from percentmatch.runs.run_folder import RunFolder, environment
+from percentmatch.scoring.predictions import evaluate, probabilities
+from percentmatch.settings.config import Config
+from percentmatch.training.loop import train_step
+from percentmatch.training.run import Run, labels_digest
+from percentmatch.use.predict import predict
 
 CLASSES = (20, 100, 1000, 10_000)
 POOL, TEST, VALIDATION, LABELED, LABELS, SIDE, STEPS = 2000, 500, 200, 1000, 10, 32, 10

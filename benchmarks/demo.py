@@ -8,8 +8,8 @@ from pathlib import Path
 import torch
 from tables import ROOT, demo_table, write_json
 
-from percentmatch.demo import DEMO_METHODS, demo_config, run_demo
-from percentmatch.run_folder import RunFolder, environment
+from percentmatch.runs.run_folder import RunFolder, environment
+from percentmatch.use.demo import DEMO_METHODS, demo_config, run_demo
 
 SEEDS = (0, 1, 2)  # settings were chosen on validation images with seeds 10 to 15
 RUNS = Path("runs/benchmark-demo")

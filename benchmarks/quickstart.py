@@ -52,8 +52,8 @@ def commands() -> list[str]:
 
 def measure(folder: Path) -> dict[str, Any]:
     """Seconds of each command, and the scores of the run."""
-    from percentmatch.checkpoint import read_json
-    from percentmatch.run_folder import RunFolder
+    from percentmatch.files import read_json
+    from percentmatch.runs.run_folder import RunFolder
 
     write_zip(folder / "quickstart.zip")
     seconds = {}

@@ -54,8 +54,8 @@ def planned() -> dict[str, dict[str, Any]]:
 
 
 def config_of(row: str, seed: int, **changed: Any) -> Any:
-    from percentmatch.config import Config, merge
-    from percentmatch.presets import PRESETS
+    from percentmatch.settings.config import Config, merge
+    from percentmatch.settings.presets import PRESETS
 
     values = merge(PRESETS["demo"], {**planned()[row], "seed": seed, "split_seed": seed, "device": "cpu", **changed})
     return Config.from_dict(values, source=f"scenes, {row}")
@@ -66,7 +66,7 @@ def folder_of(row: str, seed: int) -> Path:
 
 
 def train_one(job: tuple[str, int]) -> None:
-    from percentmatch.train import train
+    from percentmatch.training.loop import train
 
     train(config_of(*job), folder_of(*job), resume=(folder_of(*job) / "config.yaml").exists())
 
@@ -74,10 +74,10 @@ def train_one(job: tuple[str, int]) -> None:
 def seconds_a_step() -> dict[str, float]:
     """The fastest of some steps of each row, taken in turns, so that a slow moment of the machine hits all alike."""
     from percentmatch.data import load_data
-    from percentmatch.device import pick_device
-    from percentmatch.run import Run
-    from percentmatch.run_folder import RunFolder
-    from percentmatch.train import train_step
+    from percentmatch.distributed.device import pick_device
+    from percentmatch.runs.run_folder import RunFolder
+    from percentmatch.training.loop import train_step
+    from percentmatch.training.run import Run
 
     runs = {}
     for row in planned():
@@ -93,8 +93,8 @@ def seconds_a_step() -> dict[str, float]:
 
 
 def collect() -> list[dict[str, Any]]:
-    from percentmatch.benchmark import summary
-    from percentmatch.run_folder import RunFolder
+    from percentmatch.runs.run_folder import RunFolder
+    from percentmatch.use.grid import summary
 
     rows = []
     for row in planned():

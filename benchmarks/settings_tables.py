@@ -6,8 +6,8 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from docstring_parser import parse_from_object
 
-from percentmatch.config import Config, StrongView, View
-from percentmatch.presets import PRESETS
+from percentmatch.settings.config import Config, StrongView, View
+from percentmatch.settings.presets import PRESETS
 
 
 def settings_tables() -> str:

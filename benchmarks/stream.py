@@ -24,11 +24,11 @@ import torch
 from PIL import Image
 from tables import ROOT, fill, stream_table, write_json
 
-from percentmatch.config import Config
 from percentmatch.data import Data, Images, Stream, load_images, open_shards, unlabeled_manifest, write_shards
-from percentmatch.run import Run
-from percentmatch.run_folder import RunFolder, environment
-from percentmatch.train import train_step
+from percentmatch.runs.run_folder import RunFolder, environment
+from percentmatch.settings.config import Config
+from percentmatch.training.loop import train_step
+from percentmatch.training.run import Run
 
 CLASSES = tuple("abcd")
 LABELED = 200

@@ -19,15 +19,15 @@ import torch
 from safetensors.torch import save_file
 from tables import ROOT, fill, write_json
 
-from percentmatch.config import Config, merge
 from percentmatch.data import Data, Split, load_data
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.source import SCENES_SEED
 from percentmatch.models import load_classifier
-from percentmatch.presets import PRESETS
-from percentmatch.run_folder import RunFolder, environment
-from percentmatch.suggest import suggest
-from percentmatch.train import train
+from percentmatch.runs.run_folder import RunFolder, environment
+from percentmatch.settings.config import Config, merge
+from percentmatch.settings.presets import PRESETS
+from percentmatch.training.loop import train
+from percentmatch.use.suggest import suggest
 
 SEEDS = (0, 1, 2)  # the rule and the settings of the second start were looked at with seeds 10 to 12
 LABELED, NUMBER, DRAWS = 100, 100, 2

@@ -157,8 +157,8 @@ def scenes_tuning_table(results: dict[str, Any]) -> str:
 
 
 def speed_table(part: str, measured: list[dict[str, Any]]) -> str:
-    """The tables of one part of `percentmatch speed` on every machine that has measured it."""
-    from percentmatch.speed import sheets
+    """The tables of one part of `run_speed.py` on every machine that has measured it."""
+    from speed import sheets
 
     lines = []
     for results in (each for each in measured if part in each["parts"]):
@@ -194,7 +194,7 @@ def speed_results() -> list[dict[str, Any]]:
 
 
 def fill_speed(file: Path, measured: list[dict[str, Any]]) -> None:
-    from percentmatch.speed import PARTS
+    from speed import PARTS
 
     fill(file, "conditions", speed_conditions(measured))
     for part in PARTS:

@@ -16,10 +16,10 @@ from tables import ROOT, fill, write_json
 from voc_figures import voc_cpu_figure
 from voc_tables import voc_cpu_table
 
-from percentmatch.benchmark import summary
-from percentmatch.config import Config
-from percentmatch.run_folder import RunFolder
-from percentmatch.train import train
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.settings.config import Config
+from percentmatch.training.loop import train
+from percentmatch.use.grid import summary
 
 SETTINGS: dict[str, Any] = {
     "data": "voc",

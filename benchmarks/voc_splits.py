@@ -7,9 +7,9 @@ draws the same, with the digest that is also in every result.
 import sys
 from pathlib import Path
 
-from percentmatch.config import Config
 from percentmatch.data import make_split, read_manifest
-from percentmatch.presets import PRESETS
+from percentmatch.settings.config import Config
+from percentmatch.settings.presets import PRESETS
 
 FOLDER = Path(__file__).parents[1] / "results/voc2007/splits"
 

@@ -15,9 +15,9 @@ from PIL import Image
 from torch import nn
 
 from percentmatch import methods
-from percentmatch.cli import app
+from percentmatch.cli.main import app
 from percentmatch.data.scenes import draw_scenes
-from percentmatch.presets import PRESETS
+from percentmatch.settings.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -92,7 +92,7 @@ def test_the_method_in_add_a_method_is_short_trains_by_name_and_works_alone(
     lines = labeler[labeler.index("class ") :].splitlines()
     assert sum(bool(line.strip()) for line in lines) <= 20
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("percentmatch.presets.PRESETS", {"demo": SMALL})
+    monkeypatch.setattr("percentmatch.settings.presets.PRESETS", {"demo": SMALL})
     monkeypatch.setattr(methods, "METHODS", dict(methods.METHODS))  # the row is gone after the test
     model = nn.Linear(6, 4)
     names: dict = {

@@ -12,19 +12,19 @@ import pytest
 import torch
 from PIL import Image
 
-from percentmatch.cli import main
-from percentmatch.config import Config, View
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS, build_method
 from percentmatch.records import Facts
-from percentmatch.speed import PARTS, bench, run_speed, sheets
-from percentmatch.speed.conventional import Conventional, Files, load, pillow_view
-from percentmatch.speed.pictures import write_photographs
-from percentmatch.speed.timing import ratio, rounds
+from percentmatch.settings.config import Config, View
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import run_speed as script  # noqa: E402
 import tables  # noqa: E402
+from speed import PARTS, bench, run_speed, sheets  # noqa: E402
+from speed.conventional import Conventional, Files, load, pillow_view  # noqa: E402
+from speed.pictures import write_photographs  # noqa: E402
+from speed.timing import ratio, rounds  # noqa: E402
 
 CPU = torch.device("cpu")
 TINY: dict[str, Any] = {
@@ -173,9 +173,9 @@ def test_a_run_cut_short_keeps_what_it_has(tmp_path: Path, monkeypatch) -> None:
 
 
 def command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *tokens: str) -> tuple[int, str, str]:
-    monkeypatch.setattr(sys, "argv", ["percentmatch", "speed", *tokens])
+    monkeypatch.setattr(sys, "argv", ["run_speed.py", *tokens])
     try:
-        main()
+        script.main()
         code = 0
     except SystemExit as exit_:
         code = int(exit_.code or 0)
@@ -251,9 +251,7 @@ def test_on_a_gpu_steps_are_captured(tmp_path: Path) -> None:
 def test_the_parts_of_the_help_are_those_there_are() -> None:
     from inspect import signature
 
-    from percentmatch import cli
-
-    assert signature(cli.speed).parameters["parts"].default == ",".join(PARTS)
+    assert signature(script.speed).parameters["parts"].default == ",".join(PARTS)
 
 
 def test_rounds_call_each_in_turn_forwards_and_backwards() -> None:
@@ -344,9 +342,9 @@ def test_fewer_images_than_a_batch_has_are_enough(tmp_path: Path) -> None:
 
 def test_if_every_part_fails_the_exit_code_says_so(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(bench.PARTS, "labeler", lambda *_: 1 / 0)
-    monkeypatch.setattr(sys, "argv", ["percentmatch", "speed", "--parts", "labeler", "--out", str(tmp_path / "s.json")])
+    monkeypatch.setattr(sys, "argv", ["run_speed.py", "--parts", "labeler", "--out", str(tmp_path / "s.json")])
     with pytest.raises(SystemExit) as ended:
-        main()
+        script.main()
     assert ended.value.code == 1
     with pytest.raises(UserError, match="is a folder; name a file"):
         run_speed(tmp_path)

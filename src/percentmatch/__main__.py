@@ -1,3 +1,3 @@
-from percentmatch.cli import main
+from percentmatch.cli.main import main
 
 main()

@@ -1,12 +1,20 @@
-"""Files of unknown origin: plain ones of bounded size only, archives that do not swell, YAML that stays what it is."""
+"""Reading files of unknown origin: plain ones of bounded size, archives that do not swell, YAML and JSON as they are.
 
+And the one way to write: whole files or none. A file is written under a new name beside its place and moved there.
+"""
+
+import contextlib
 import errno
+import json
 import os
 import re
+import secrets
 import stat
+import time
 import zipfile
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 import yaml
 
@@ -17,6 +25,8 @@ MOST_YAML = 128 << 10  # of a file of settings; YAML is slow to read
 # a wrong value after a tag such as !!int raises whatever Python raises
 BAD_YAML = (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
 LONGEST_NUMBER = 40  # letters; YAML reads 1:1:1:... as one number, the slower the longer
+PART = re.compile(r"\..+\.(\d+)\.[0-9a-f]{8}\.part", re.DOTALL)  # a name from `beside`, with its process
+LEFT_BEHIND = 600  # seconds without a write, after which a file of a process that is gone is removed
 
 
 def check_plain(path: str | Path, most: int | None = MOST_BYTES) -> int:
@@ -83,3 +93,118 @@ def parse_yaml(text: str, what: str) -> Any:
     except BAD_YAML as error:
         reason = re.sub(r'\s*in "<unicode string>"', "", str(error))
         raise UserError(f"{what} is not valid YAML: {' '.join(reason.split())}") from None
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """What `write_json` wrote."""
+    try:
+        value = json.loads(read_plain(path), parse_constant=refuse_constant)
+    except (OSError, ValueError, RecursionError) as error:
+        raise UserError(f"'{path}' is missing or damaged ({type(error).__name__})") from error
+    if not isinstance(value, dict):
+        raise UserError(f"'{path}' is damaged: it must hold names and values")
+    return value
+
+
+def refuse_constant(name: str) -> None:
+    """NaN and Infinity, which are no JSON, though Python reads them."""
+    raise ValueError(f"{name} is no number")
+
+
+def cannot_write(path: Path, error: OSError) -> UserError:
+    full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+    advice = "make room" if full else "check the path and its permissions"
+    return UserError(
+        f"cannot write '{path}': {error.strerror or error}; what was there before is kept, {advice} and run the "
+        "command again (a run that had begun goes on with --resume)"
+    )
+
+
+def beside(path: Path) -> Path:
+    """A new name for what will take the place of `path`, which nobody can guess: two writers never share a file."""
+    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+
+
+def is_part(path: Path) -> bool:
+    """Whether it is what an interrupted write left behind."""
+    return PART.fullmatch(path.name) is not None
+
+
+def sweep(folder: Path, *, older: float = LEFT_BEHIND) -> None:
+    """Remove what killed writers left: files not written to for `older` seconds, whose process is gone."""
+    for part in folder.glob(".*.part"):
+        found = PART.fullmatch(part.name)
+        with contextlib.suppress(OSError):
+            if found and time.time() - part.lstat().st_mtime >= older and not Path(f"/proc/{found[1]}").exists():
+                part.unlink()
+
+
+@contextlib.contextmanager
+def new_part(path: Path) -> Generator[Path]:
+    """A new name beside `path` to write to; whatever is left there when the block ends is removed."""
+    part = beside(path)
+    try:
+        yield part
+    finally:
+        with contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+@contextlib.contextmanager
+def replacing(path: Path, previous: Path | None = None) -> Generator[IO[bytes]]:
+    """A file that takes the place of `path` when the block ends without an error; a link there is not followed.
+
+    The old file stays as `previous`, if that is named. A fault leaves the old file and no new one; between the two
+    moves it may be `previous`.
+    """
+    try:
+        with new_part(path) as part:
+            with open(part, "xb") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            if previous and path.exists():
+                os.replace(path, previous)
+            os.replace(part, path)
+            folder = os.open(path.parent, os.O_RDONLY)
+            try:
+                os.fsync(folder)  # the move itself survives a power cut
+            finally:
+                os.close(folder)
+    except OSError as error:
+        raise cannot_write(path, error) from error
+
+
+def open_own(path: Path, mode: str) -> IO[bytes]:
+    """Open a file of a folder that the program made; OSError if a link stands in its place."""
+    return open(path, mode, opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666))
+
+
+def write_atomic(path: Path, content: bytes) -> None:
+    """Write `content` to `path`; a fault on the way leaves the old file as it was and no new one."""
+    with replacing(path) as file:
+        file.write(content)
+
+
+def write_json(path: Path, value: object) -> None:
+    write_atomic(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+
+
+@contextlib.contextmanager
+def replacing_named(path: Path) -> Generator[IO[str]]:
+    """The same for a text file that a person names: a link there stays one, a pipe or device is written to as it is."""
+    real = Path(os.path.realpath(path))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.exists() and not path.is_file():
+            with open(path, "w", encoding="utf-8", newline="") as file:
+                yield file
+            return
+        with new_part(real) as part:
+            with open(part, "x", encoding="utf-8", newline="") as file:
+                yield file
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(part, real)
+    except OSError as error:
+        raise cannot_write(path, error) from error

@@ -4,7 +4,6 @@ The server of `multiprocessing` imports this module once and forks a child for e
 for imports.
 """
 
-import contextlib
 import io
 import math
 import os
@@ -22,15 +21,20 @@ import timm  # noqa: F401  imported late by the commands
 import torch
 from torch import nn
 
-from percentmatch import benchmark, checkpoint, cli, pretrain, show, train  # noqa: F401
-from percentmatch.data import sharding  # noqa: F401
-from percentmatch.run import Run
-from percentmatch.run_folder import RunFolder
+from percentmatch import files
+from percentmatch.cli import main as cli
+from percentmatch.console import tables as show  # noqa: F401
+from percentmatch.data.shards import write as sharding  # noqa: F401
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.training import loop as train
+from percentmatch.training import pretraining as pretrain
+from percentmatch.training.run import Run
+from percentmatch.use import grid as benchmark  # noqa: F401
 
 torch.set_num_threads(1)
 
 KILLS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
-OTHER_PARTS = re.compile(r"^\.(?:[0-9a-f]{32}\.\d+\.[0-9a-f]{8}|tmp.*)\.part$|^[0-9a-f]{32}\.(?:npy|manifest)$")
+OTHER_PARTS = re.compile(r"^\.?[0-9a-f]{32}\.(?:npy|manifest|index|copies)(?:\.\d+\.[0-9a-f]{8}\.part)?$")
 
 
 @dataclass(frozen=True)
@@ -48,6 +52,7 @@ class Watch:
 
     def __init__(self, fault: Fault | None, reached: Path) -> None:
         self.fault, self.reached, self.passed, self.order = fault, reached, Counter(), []
+        self.full = False  # whether the next file that is opened is on a full disk
 
     def due(self, point: str) -> bool:
         """Whether the fault comes when this point is passed next."""
@@ -77,9 +82,7 @@ class Watch:
             room = subject.log.stat().st_size + 20 if subject.log.exists() else 20
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         else:
-            with contextlib.suppress(FileNotFoundError):
-                os.unlink(subject)
-            os.symlink("/dev/full", subject)
+            self.full = True
 
     def around(self, owner: Any, name: str, called: str | Callable[..., str]) -> None:
         """Pass a point before and one after each call of `owner.name`."""
@@ -107,7 +110,7 @@ class Watch:
         self.around(os, "fsync", lambda descriptor: f"fsync of {_name(os.readlink(f'/proc/self/fd/{descriptor}'))}")
         self.around(os, "replace", lambda _, place: f"the move to {_name(place)}")
         self._halves()
-        checkpoint.open = self._open  # ty: ignore[unresolved-attribute]
+        files.open = self._open  # ty: ignore[unresolved-attribute]
 
     def _halves(self) -> None:
         save, append = torch.save, RunFolder.append
@@ -142,7 +145,8 @@ class Watch:
 
     def _open(self, path: Path, mode: str, **options: Any) -> Any:
         self.at(f"opening {_name(path)}", path)
-        return open(path, mode, **options)
+        full, self.full = self.full, False
+        return open("/dev/full", mode.replace("x", "w"), **options) if full else open(path, mode, **options)
 
 
 def _name(path: str | Path) -> str:
@@ -151,7 +155,7 @@ def _name(path: str | Path) -> str:
         return "the folder"
     if OTHER_PARTS.match(name):
         return "the cache"
-    return re.sub(r"shard-\d+", "shard", name.removeprefix(".").removesuffix(".part"))
+    return re.sub(r"shard-\d+", "shard", re.sub(r"^\.(.*)\.\d+\.[0-9a-f]{8}\.part$", r"\1", name))
 
 
 def attempt(

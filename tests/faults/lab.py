@@ -17,8 +17,8 @@ import torch
 import yaml
 from farm import Fault, attempt
 
-from percentmatch.config import Config, PretrainSettings
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.settings.config import Config, PretrainSettings
 
 PATIENCE = 120  # seconds that an attempt may take
 NOT_COMPARED = {"minutes", "warm_start_minutes", "environment", "seconds"}

@@ -32,7 +32,7 @@ from cases import (
 )
 from lab import PERCENTMATCH, SMALL, Lab, draw_images, grid, own_files, sharding, streamed, training, warm_start
 
-from percentmatch.run_folder import environment
+from percentmatch.runs.run_folder import environment
 
 ROOT = Path(__file__).parents[2]
 SEED = 2

@@ -20,14 +20,14 @@ import torch
 import yaml
 from PIL import Image
 
-from percentmatch.benchmark import read_grid
-from percentmatch.checkpoint import load_checkpoint
-from percentmatch.config import Config
 from percentmatch.data import read_labels, read_voc
-from percentmatch.data.decode import decode
+from percentmatch.data.pixels.decode import decode
 from percentmatch.errors import UserError
 from percentmatch.models.weights import read_weights
-from percentmatch.run_folder import read_yaml
+from percentmatch.runs.checkpoint import load_checkpoint
+from percentmatch.runs.run_folder import read_yaml
+from percentmatch.settings.config import Config
+from percentmatch.use.grid import read_grid
 
 GIB = 1 << 30
 Bomb = tuple[str, bytes | int, Callable[[Path], object]]  # file, its content or its length in zeros, reader

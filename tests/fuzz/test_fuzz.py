@@ -14,7 +14,7 @@ import pytest
 import torch
 from worlds import Count, Guard, Reader, feed, make_input, make_world, memory
 
-from percentmatch.run_folder import environment
+from percentmatch.runs.run_folder import environment
 
 ROOT = Path(__file__).parents[2]
 SEED, LONG_SEEDS = 1, (2, 3)

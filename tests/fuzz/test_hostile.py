@@ -14,18 +14,18 @@ import torch
 import yaml
 from worlds import CARD, Bomb, Reader, inside, limited, make_world, picture
 
-from percentmatch.cli import main
+from percentmatch.cli.main import main
 from percentmatch.data import read_labels, read_voc, unlabeled_manifest
-from percentmatch.data.check import _alike
-from percentmatch.data.decode import BadImage, decode, size_of
-from percentmatch.data.folder import read_folder
-from percentmatch.data.table import RISKY, read_table
+from percentmatch.data.checks.check import _alike
+from percentmatch.data.pixels.decode import BadImage, decode, size_of
+from percentmatch.data.readers.folder import read_folder
+from percentmatch.data.readers.table import RISKY, read_table
 from percentmatch.errors import UserError, did_you_mean, visible
-from percentmatch.export import model_card
 from percentmatch.files import parse_yaml
-from percentmatch.predict import _csv_lines
-from percentmatch.run_folder import RunFolder
-from percentmatch.warm_folder import WarmFolder
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.runs.warm_folder import WarmFolder
+from percentmatch.use.export import model_card
+from percentmatch.use.predict import _csv_lines
 
 SLOWEST = 10  # seconds for one bomb, on a busy machine
 

@@ -36,24 +36,24 @@ from mutate import (
 from PIL import Image
 from safetensors.torch import save
 
-from percentmatch.benchmark import read_grid
-from percentmatch.checkpoint import load_checkpoint
-from percentmatch.config import Config
 from percentmatch.data import Manifest, read_labels, read_voc, unlabeled_manifest
-from percentmatch.data.decode import BadImage, decode, decode_bytes
-from percentmatch.data.decode import read as read_image
-from percentmatch.data.labeled_shards import labeled_manifest
-from percentmatch.data.lenient import read_leniently
-from percentmatch.data.shards import open_shards
+from percentmatch.data.pixels.decode import BadImage, decode, decode_bytes
+from percentmatch.data.pixels.decode import read as read_image
+from percentmatch.data.readers.lenient import read_leniently
+from percentmatch.data.shards.index import open_shards
+from percentmatch.data.shards.labeled import labeled_manifest
 from percentmatch.data.split import Split, read_split
 from percentmatch.errors import UserError
-from percentmatch.export import model_card
 from percentmatch.methods import checked_options
 from percentmatch.models import Card, Decisions, build_classifier, classifier_bytes, load_classifier
 from percentmatch.models.weights import read_weights
 from percentmatch.report import write_report
-from percentmatch.run_folder import RunFolder, read_yaml
+from percentmatch.runs.checkpoint import load_checkpoint
+from percentmatch.runs.run_folder import RunFolder, read_yaml
 from percentmatch.serve.app import first_file
+from percentmatch.settings.config import Config
+from percentmatch.use.export import model_card
+from percentmatch.use.grid import read_grid
 
 SECONDS = 5
 IDS = ("a", "b", "c", "d")

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from percentmatch.metrics import score
+from percentmatch.scoring.metrics import score
 
 TOLERANCE = 1e-6
 
@@ -95,7 +95,7 @@ def test_the_size_of_coco() -> None:
 
 
 def test_more_classes_than_are_scored_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("percentmatch.metrics.CHUNK", 4)
+    monkeypatch.setattr("percentmatch.scoring.metrics.CHUNK", 4)
     generator = torch.Generator().manual_seed(3)
     probabilities = (torch.rand(40, 13, generator=generator) * 20).round() / 20
     targets, known = (torch.rand(probabilities.shape, generator=generator) < share for share in (0.1, 0.9))

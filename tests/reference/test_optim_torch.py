@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import nn
 
-from percentmatch.optim import Ema, lr_at
+from percentmatch.training.optim import Ema, lr_at
 
 
 @pytest.mark.parametrize(("total_steps", "ratio"), [(7000, 0.2), (100, 0.3), (37, 0.5)])

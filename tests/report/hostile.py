@@ -1,6 +1,6 @@
 """Names of classes as hostile as names can be, and the settings of a run of a second."""
 
-from percentmatch.config import Config
+from percentmatch.settings.config import Config
 
 CLASSES = ("disc", "</script><script>alert(1)</script>", '"><img src=x onerror=alert(2)>', "a & b <b>", "Ü\u2028é", "e")
 CONFIG = Config(

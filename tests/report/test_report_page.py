@@ -19,18 +19,18 @@ from hostile import CLASSES, CONFIG
 from PIL import Image
 
 from percentmatch import report as report_module
-from percentmatch.cli import main
+from percentmatch.cli.main import main
 from percentmatch.data import Data, Images
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
-from percentmatch.evaluate import score_run
 from percentmatch.report import write_report
 from percentmatch.report.collect import RunRecord, read_run, short_names
 from percentmatch.report.compare import paired
 from percentmatch.report.entry import Entry
 from percentmatch.report.scoring import ScoredRun, score_own_images
 from percentmatch.report.sections import page_examples
-from percentmatch.train import train
+from percentmatch.training.loop import train
+from percentmatch.use.evaluate import score_run
 
 VOID = {"meta", "input", "br", "img"}
 

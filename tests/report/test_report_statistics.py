@@ -5,8 +5,8 @@ import torch
 from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from torchmetrics.functional.classification import binary_calibration_error
 
-from percentmatch.report import statistics
-from percentmatch.report.statistics import bootstrap, calibrate, decision_thresholds, interval, plain
+from percentmatch.scoring import intervals as statistics
+from percentmatch.scoring.intervals import bootstrap, calibrate, decision_thresholds, interval, plain
 
 
 def pairs(n: int = 200, c: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tiny import TINY
 
-from percentmatch.train import train
+from percentmatch.training.loop import train
 
 
 @pytest.fixture(scope="module")

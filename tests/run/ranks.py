@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from percentmatch import pretrain as pretrain_module
-from percentmatch import train as train_module
-from percentmatch.cli import run
-from percentmatch.pretrain import Embedder
-from percentmatch.signals import Stopped
+from percentmatch.cli.main import run
+from percentmatch.console.signals import Stopped
+from percentmatch.training import loop as train_module
+from percentmatch.training import pretraining as pretrain_module
+from percentmatch.training.pretraining import Embedder
 
 
 class Double(Embedder):

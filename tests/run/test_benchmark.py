@@ -11,11 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from percentmatch import benchmark, cli
-from percentmatch.config import Config
+from percentmatch.cli import main as cli
+from percentmatch.console.signals import Stopped, StopRequest
 from percentmatch.errors import Diverged, UserError
-from percentmatch.presets import PRESETS
-from percentmatch.signals import Stopped, StopRequest
+from percentmatch.settings.config import Config
+from percentmatch.settings.presets import PRESETS
+from percentmatch.use import grid as benchmark
 
 SETTINGS = (
     "settings: {scenes_pool: 60, scenes_test: 20, validation: 20, labeled: 20, image_size: 32, backbone: test_resnet, "

@@ -11,13 +11,15 @@ import torch
 from PIL import Image
 from tiny import TINY
 
-from percentmatch import Predictor, cli
+from percentmatch import Predictor
+from percentmatch.cli import main as cli
 from percentmatch.data.scenes import draw_scenes
-from percentmatch.decide import decide
 from percentmatch.errors import UserError
-from percentmatch.evaluate import logits, open_run
 from percentmatch.models import classifier_bytes, load_classifier
-from percentmatch.train import train
+from percentmatch.scoring.calibration import decide
+from percentmatch.scoring.predictions import logits
+from percentmatch.training.loop import train
+from percentmatch.use.evaluate import open_run
 
 CPU = torch.device("cpu")
 

@@ -10,8 +10,9 @@ from pathlib import Path
 
 import pytest
 
-from percentmatch import __version__, cli
-from percentmatch.cli import main
+from percentmatch import __version__
+from percentmatch.cli import main as cli
+from percentmatch.cli.main import main
 
 SETTINGS = {
     "--scenes-pool": "60",
@@ -50,7 +51,7 @@ def run(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], *to
 
 
 def test_help_is_quick_and_imports_no_torch() -> None:
-    code = "import sys; sys.argv = ['percentmatch', '--help']; import percentmatch.cli as c; c.main()"
+    code = "import sys; sys.argv = ['percentmatch', '--help']; import percentmatch.cli.main as c; c.main()"
     began = time.monotonic()
     done = subprocess.run([sys.executable, "-X", "importtime", "-c", code], capture_output=True, text=True, timeout=60)
     assert time.monotonic() - began < 3  # under a second on a quiet machine
@@ -93,7 +94,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path, mo
     file = tmp_path / "c.yaml"
     file.write_text("lr: 5e-3\nstrong_view: {ops: 2}\noptions: {momentum: 0.9, num_bins: 50}\n")
     seen = {}
-    monkeypatch.setattr("percentmatch.train.train", lambda config, *_, **__: seen.update(config=config) or {})
+    monkeypatch.setattr("percentmatch.training.loop.train", lambda config, *_, **__: seen.update(config=config) or {})
     tokens = [
         "train",
         "--out",
@@ -247,7 +248,7 @@ def test_a_full_disk_is_one_sentence_and_exit_code_2(tmp_path: Path, monkeypatch
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("percentmatch.checkpoint.os.fsync", full)
+    monkeypatch.setattr("percentmatch.runs.checkpoint.os.fsync", full)
     code, _, errors = run(monkeypatch, capsys, "train", "--out", str(tmp_path / "run"), *FAST)
     assert code == 2
     assert "No space left on device" in errors

@@ -12,13 +12,13 @@ from safetensors.torch import load_file, save_file
 from sklearn.metrics import average_precision_score, roc_auc_score
 from tiny import TINY, save_scenes
 
-from percentmatch import cli
-from percentmatch.compare import compare, gains, show_comparison, verdict
+from percentmatch.cli import main as cli
+from percentmatch.console.signals import Stopped
 from percentmatch.data import load_data
 from percentmatch.errors import UserError
-from percentmatch.run_folder import RunFolder
-from percentmatch.signals import Stopped
-from percentmatch.train import train
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.training.loop import train
+from percentmatch.use.compare import compare, gains, show_comparison, verdict
 
 
 def test_the_gain_of_four_images_by_hand() -> None:
@@ -199,7 +199,7 @@ def test_without_images_to_compare_on_no_twin_is_trained(own: Path) -> None:
 
 
 def test_a_broken_twin_is_continued(own: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
-    import percentmatch.train as module
+    import percentmatch.training.loop as module
 
     step = module.train_step
 

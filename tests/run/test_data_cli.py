@@ -11,8 +11,9 @@ import pytest
 import torch
 from PIL import Image
 
-from percentmatch.cli import main
-from percentmatch.data import Split, cache
+from percentmatch.cli.main import main
+from percentmatch.data import Split
+from percentmatch.data.pixels import cache
 from percentmatch.data.scenes import draw_scenes
 
 FAST = {
@@ -45,7 +46,7 @@ def fast(**changed: object) -> list[str]:
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "argv", sys.argv)
-    monkeypatch.setattr("percentmatch.auto.can_fetch", lambda name: False)  # no download
+    monkeypatch.setattr("percentmatch.training.resolve.can_fetch", lambda name: False)  # no download
 
 
 @pytest.fixture
@@ -111,7 +112,7 @@ def test_files_from_training_to_prediction(photos: Path, capsys: pytest.CaptureF
 
 def test_predictions_are_the_scores_that_evaluation_ranks(photos: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """With a cache larger than the model's input, so that every image is resized twice on both ways."""
-    from percentmatch import evaluate
+    from percentmatch.use import evaluate
 
     seen: list[torch.Tensor] = []
     keep = evaluate.evaluate
@@ -230,7 +231,7 @@ def test_a_run_from_a_split_file_is_resumed_without_it(
     assert f"the split comes from '{split}', without regard to --labeled, --split-seed" in said
     assert f"left out 7 of 30 images, which '{split}' does not name" in said
 
-    from percentmatch import train as train_module
+    from percentmatch.training import loop as train_module
 
     step = train_module.train_step
 
@@ -487,7 +488,7 @@ def test_coco_reads_its_file_once(coco: Path, monkeypatch, capsys: pytest.Captur
 
 
 def test_the_grid_for_table_2_plans_the_paper_s_runs(coco: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from percentmatch.benchmark import read_grid
+    from percentmatch.use.grid import read_grid
 
     file = Path(__file__).parents[2] / "benchmarks" / "coco2014_table2.yaml"
     plan = read_grid(file, {"root": str(coco)})

@@ -14,9 +14,11 @@ from PIL import Image
 from saved_model import CARD as LINEAR
 from saved_model import CLASSES, DECISIONS, save_model, save_photos
 
-from percentmatch import Predictor, cli, export
+from percentmatch import Predictor
+from percentmatch.cli import main as cli
 from percentmatch.errors import UserError
-from percentmatch.export import ImageClassifier
+from percentmatch.use import export
+from percentmatch.use.export import ImageClassifier
 
 onnxruntime = pytest.importorskip("onnxruntime")
 CARD = replace(LINEAR, head="ml-decoder")  # attention has a way of its own in eval mode

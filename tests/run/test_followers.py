@@ -11,12 +11,12 @@ from typing import Any
 import pytest
 from tiny import TINY, rows, weights
 
-from percentmatch import cli
-from percentmatch.config import Config
+from percentmatch.cli import main as cli
 from percentmatch.errors import UserError
-from percentmatch.followers import Follower, TensorBoard, Wandb, scalars
-from percentmatch.run_folder import RunFolder
-from percentmatch.train import train
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.settings.config import Config
+from percentmatch.training.loggers import Follower, TensorBoard, Wandb, scalars
+from percentmatch.training.loop import train
 
 
 class Breaks(Follower):

@@ -7,14 +7,14 @@ import pytest
 import torch
 from tiny import TINY
 
-from percentmatch import checkpoint
-from percentmatch import train as train_module
-from percentmatch.config import Config
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
-from percentmatch.run import Run
-from percentmatch.run_folder import RunFolder
-from percentmatch.train import train
+from percentmatch.runs import checkpoint
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.settings.config import Config
+from percentmatch.training import loop as train_module
+from percentmatch.training.loop import train
+from percentmatch.training.run import Run
 
 QUICK = replace(
     TINY, scenes_pool=48, scenes_test=16, validation=12, labeled=16, labeled_batch=4, total_steps=8, log_every=2
@@ -160,7 +160,7 @@ def test_a_run_stopped_before_its_first_row_goes_on(tmp_path: Path) -> None:
 
 
 def test_a_folder_with_the_rest_of_a_first_write_is_new(tmp_path: Path) -> None:
-    (tmp_path / ".config.yaml.part").write_text("data: sc")
+    (tmp_path / ".config.yaml.4711.0123abcd.part").write_text("data: sc")
     RunFolder(tmp_path).check_new()
     (tmp_path / ".hidden").touch()
     with pytest.raises(UserError, match="not empty"):

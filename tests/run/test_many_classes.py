@@ -9,18 +9,19 @@ from pathlib import Path
 import pytest
 from tiny import TINY, rows
 
-from percentmatch import report, show
+from percentmatch import report
+from percentmatch.console import tables as show
 from percentmatch.data import read_table
-from percentmatch.data.stats import describe
+from percentmatch.data.checks.stats import describe
 from percentmatch.report import write_report
-from percentmatch.train import train
+from percentmatch.training.loop import train
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("many") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("percentmatch.run.MANY", 3)
+        patch.setattr("percentmatch.training.run.MANY", 3)
         train(replace(TINY, log_every=1, total_steps=10), out)
     return out
 
@@ -88,7 +89,7 @@ def test_pairs_of_very_many_classes_are_not_counted(
     (tmp_path / "labels.csv").write_text("image,labels\na.jpg,x;y;z")
     manifest = read_table(tmp_path / "labels.csv")
     assert describe(manifest)["co_occurrence"] == [[1] * 3] * 3
-    monkeypatch.setattr("percentmatch.data.stats.MOST_PAIRED", 2)
+    monkeypatch.setattr("percentmatch.data.checks.stats.MOST_PAIRED", 2)
     facts = describe(manifest)
     assert facts["co_occurrence"] is None
     show.show_stats(facts)

@@ -19,12 +19,13 @@ from PIL import Image
 from saved_model import CARD, CLASSES, DECISIONS, save_model, save_photos
 
 import percentmatch
-from percentmatch import Predictor, cli
-from percentmatch import predict as predict_module
+from percentmatch import Predictor
+from percentmatch.cli import main as cli
 from percentmatch.data import load_images, read_table, unlabeled_manifest
 from percentmatch.errors import UserError
-from percentmatch.evaluate import logits
 from percentmatch.models import classifier_bytes, load_classifier
+from percentmatch.scoring.predictions import logits
+from percentmatch.use import predict as predict_module
 
 
 @pytest.fixture(scope="module")
@@ -306,7 +307,7 @@ def test_a_model_that_has_diverged_is_refused_and_writes_nothing(base: Path, tmp
 
 
 def test_the_package_is_light_until_the_predictor_is_asked_for() -> None:
-    program = "import sys, percentmatch.cli; print('torch' in sys.modules)"
+    program = "import sys, percentmatch.cli.main; print('torch' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True)
     assert done.stdout.split() == ["False"]
     assert percentmatch.Predictor is predict_module.Predictor

@@ -15,18 +15,19 @@ from tiny import TINY, rows
 from torch import Tensor
 from torch.nn import functional as F
 
-from percentmatch import benchmark, cli
-from percentmatch import pretrain as module
-from percentmatch import train as train_module
-from percentmatch.config import DataSettings, PretrainSettings
+from percentmatch.cli import main as cli
+from percentmatch.console.signals import Stopped
 from percentmatch.data import Data, load_data, split_data
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
-from percentmatch.optim import lr_at
-from percentmatch.pretrain import WarmStart, nt_xent, pretrain, pretrain_step
-from percentmatch.signals import Stopped
-from percentmatch.train import train
-from percentmatch.warm_folder import WarmFolder
+from percentmatch.runs.warm_folder import WarmFolder
+from percentmatch.settings.config import DataSettings, PretrainSettings
+from percentmatch.training import loop as train_module
+from percentmatch.training import pretraining as module
+from percentmatch.training.loop import train
+from percentmatch.training.optim import lr_at
+from percentmatch.training.pretraining import WarmStart, nt_xent, pretrain, pretrain_step
+from percentmatch.use import grid as benchmark
 
 WARM = PretrainSettings(
     scenes_pool=60,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from percentmatch import cli
+from percentmatch.cli import main as cli
 
 ROOT = Path(__file__).parents[2]
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -24,7 +24,7 @@ def test_the_three_commands_lead_from_a_zip_to_predictions(tmp_path: Path, monke
         monkeypatch.setattr(quickstart, name, number)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("percentmatch.auto.can_fetch", lambda name: False)
+    monkeypatch.setattr("percentmatch.training.resolve.can_fetch", lambda name: False)
     quickstart.write_zip(tmp_path / "quickstart.zip")
     with zipfile.ZipFile("quickstart.zip") as archive:
         assert len(archive.namelist()) == 39

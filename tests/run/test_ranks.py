@@ -16,17 +16,18 @@ from ranks import Double
 from safetensors.torch import load_file
 from torch import nn
 
-from percentmatch import distributed, shared_norm
-from percentmatch import pretrain as pretrain_module
-from percentmatch.cli import run
-from percentmatch.config import PretrainSettings
+from percentmatch.cli.main import run
 from percentmatch.data import load_data
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.distributed import group as distributed
+from percentmatch.distributed import shared_norm
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS
 from percentmatch.models import build_classifier
-from percentmatch.pretrain import WarmStart
-from percentmatch.warm_folder import WarmFolder
+from percentmatch.runs.warm_folder import WarmFolder
+from percentmatch.settings.config import PretrainSettings
+from percentmatch.training import pretraining as pretrain_module
+from percentmatch.training.pretraining import WarmStart
 
 RANKS = Path(__file__).with_name("ranks.py")
 BASE = {
@@ -334,11 +335,11 @@ def test_ranks_that_do_not_mean_the_same_are_refused(tmp_path: Path) -> None:
 
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("percentmatch.loader.num_ranks", lambda: 2)
+    monkeypatch.setattr("percentmatch.training.loader.num_ranks", lambda: 2)
     with pytest.raises(UserError, match="--labeled-batch 9 is that of all 2 ranks and must be a multiple of 2"):
         run(command("supervised", tmp_path / "odd", **{"labeled-batch": 9}))
     assert not (tmp_path / "odd").exists()
-    monkeypatch.setattr("percentmatch.pretrain.num_ranks", lambda: 2)
+    monkeypatch.setattr("percentmatch.training.pretraining.num_ranks", lambda: 2)
     with pytest.raises(UserError, match="--batch 9 is that of all 2 ranks and must be a multiple of 2"):
         run(warm_command("resnet", tmp_path, tmp_path / "odd", batch=9))
     assert not (tmp_path / "odd").exists()

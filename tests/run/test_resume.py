@@ -17,16 +17,18 @@ import torch
 import yaml
 from tiny import TINY, rows, weights
 
-from percentmatch import __version__, checkpoint, cli
-from percentmatch import run as run_module
-from percentmatch import train as train_module
-from percentmatch.config import Config
+from percentmatch import __version__, files
+from percentmatch.cli import main as cli
+from percentmatch.console.signals import Stopped
 from percentmatch.data import Data, Images, split_data
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
-from percentmatch.run_folder import RunFolder
-from percentmatch.signals import Stopped
-from percentmatch.train import train
+from percentmatch.runs import checkpoint
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.settings.config import Config
+from percentmatch.training import loop as train_module
+from percentmatch.training import run as run_module
+from percentmatch.training.loop import train
 
 LONG = replace(TINY, total_steps=40, log_every=8, eval_every=20, save_every=7)
 
@@ -165,13 +167,13 @@ def test_a_full_disk_keeps_the_last_checkpoint(tmp_path: Path, monkeypatch: pyte
     calls = []
 
     def full(descriptor: int) -> None:
-        if os.readlink(f"/proc/self/fd/{descriptor}").endswith(".last.pt.part"):
+        if os.readlink(f"/proc/self/fd/{descriptor}").rpartition("/")[2].startswith(".last.pt."):
             calls.append(descriptor)
             if len(calls) == 2:
                 raise OSError(28, "No space left on device")
         real(descriptor)
 
-    monkeypatch.setattr(checkpoint.os, "fsync", full)
+    monkeypatch.setattr(files.os, "fsync", full)
     with pytest.raises(UserError, match=r"cannot write .*last\.pt.*No space left on device.*--resume"):
         train(TINY, tmp_path / "run")
     monkeypatch.undo()

@@ -12,16 +12,16 @@ from safetensors.torch import load_file
 from tiny import TINY, rows
 from torch import nn
 
-from percentmatch import run as run_module
-from percentmatch import train as train_module
-from percentmatch.config import Config
 from percentmatch.errors import UserError
-from percentmatch.evaluate import score_run
 from percentmatch.methods.rounds import expected_positives
 from percentmatch.models import build_classifier
-from percentmatch.optim import lr_at
-from percentmatch.run import Run
-from percentmatch.train import train
+from percentmatch.settings.config import Config
+from percentmatch.training import loop as train_module
+from percentmatch.training import run as run_module
+from percentmatch.training.loop import train
+from percentmatch.training.optim import lr_at
+from percentmatch.training.run import Run
+from percentmatch.use.evaluate import score_run
 
 LOOSE = {"positive_uncertainty": 1.0, "negative_uncertainty": 1.0, "negative_threshold": 0.5, "passes": 2}
 BASE = replace(TINY, log_every=1, eval_every=0, save_every=3)

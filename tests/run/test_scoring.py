@@ -11,11 +11,13 @@ import torch
 import yaml
 from PIL import Image
 
-from percentmatch import cli, predict
+from percentmatch.cli import main as cli
 from percentmatch.data import Images
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
-from percentmatch.evaluate import evaluate, score_files, score_run
+from percentmatch.scoring.predictions import evaluate
+from percentmatch.use import predict
+from percentmatch.use.evaluate import score_files, score_run
 
 FAST = {"--image-size": "32", "--backbone": "test_resnet", "--head": "linear", "--labeled-batch": "4"}
 FAST |= {"--total-steps": "1"}

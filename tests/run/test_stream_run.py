@@ -10,20 +10,21 @@ import torch
 from PIL import Image
 from tiny import TINY, rows, weights
 
-from percentmatch import pretrain as module
-from percentmatch import run as run_module
-from percentmatch import train as train_module
-from percentmatch.cli import run as command
-from percentmatch.compare import compare
-from percentmatch.config import Config, PretrainSettings
-from percentmatch.data import Stream, load_data, shards, split_data
+from percentmatch.cli.main import run as command
+from percentmatch.data import Stream, load_data, split_data
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.data.shards import index as shards
 from percentmatch.errors import UserError
-from percentmatch.evaluate import score_run
-from percentmatch.pretrain import pretrain
 from percentmatch.report import write_report
-from percentmatch.suggest import suggest
-from percentmatch.train import train
+from percentmatch.settings.config import Config, PretrainSettings
+from percentmatch.training import loop as train_module
+from percentmatch.training import pretraining as module
+from percentmatch.training import run as run_module
+from percentmatch.training.loop import train
+from percentmatch.training.pretraining import pretrain
+from percentmatch.use.compare import compare
+from percentmatch.use.evaluate import score_run
+from percentmatch.use.suggest import suggest
 
 REAL_STEP = train_module.train_step
 

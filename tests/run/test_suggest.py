@@ -12,16 +12,16 @@ import pytest
 import torch
 from tiny import TINY, save_scenes
 
-from percentmatch import cli
+from percentmatch.cli import main as cli
 from percentmatch.data import load_data, read_table
-from percentmatch.decide import probabilities_of
-from percentmatch.device import pick_device
+from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
-from percentmatch.evaluate import logits
 from percentmatch.models import load_classifier
-from percentmatch.run_folder import RunFolder
-from percentmatch.suggest import embed, pick, suggest
-from percentmatch.train import train
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.calibration import probabilities_of
+from percentmatch.scoring.predictions import logits
+from percentmatch.training.loop import train
+from percentmatch.use.suggest import embed, pick, suggest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))
 
@@ -129,7 +129,7 @@ FAST = [each for pair in (SMALL | {"--labeled-batch": "4", "--total-steps": "1"}
 def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, list[int]]]:
     """photos: 24 images that can be labeled; more: 12 that are not. Returns the first ones and their labels."""
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr("percentmatch.auto.can_fetch", lambda name: False)
+    monkeypatch.setattr("percentmatch.training.resolve.can_fetch", lambda name: False)
     monkeypatch.chdir(tmp_path)
     return save_scenes(tmp_path, 24, 12)
 

@@ -9,17 +9,17 @@ import torch
 import yaml
 from tiny import TINY, rows, weights
 
-from percentmatch import run as run_module
-from percentmatch import train as train_module
-from percentmatch.config import Config
 from percentmatch.data import Data, Images
 from percentmatch.errors import UserError
-from percentmatch.evaluate import score_run
 from percentmatch.methods import METHODS
 from percentmatch.methods.weak_to_strong import WeakToStrong
-from percentmatch.optim import build_optimizer
 from percentmatch.records import Facts, Task
-from percentmatch.train import train
+from percentmatch.settings.config import Config
+from percentmatch.training import loop as train_module
+from percentmatch.training import run as run_module
+from percentmatch.training.loop import train
+from percentmatch.training.optim import build_optimizer
+from percentmatch.use.evaluate import score_run
 
 
 def test_a_run_leaves_the_files_that_the_contract_names(whole: Path) -> None:
@@ -279,7 +279,8 @@ def test_a_step_that_cannot_be_captured_runs_all_the_same(tmp_path: Path, monkey
         return loss
 
     monkeypatch.setattr(WeakToStrong, "forward", asks)
-    monkeypatch.setattr("percentmatch.run.quicken", lambda model, device: model)  # other kernels, other rounding
+    # other kernels round otherwise
+    monkeypatch.setattr("percentmatch.training.run.quicken", lambda model, device: model)
     for graph in (True, False):
         train(replace(config, cuda_graph=graph), tmp_path / str(graph))
         losses[graph] = [row["loss"] for row in rows(tmp_path / str(graph)) if row["kind"] == "train"]

@@ -6,8 +6,8 @@ from pathlib import Path
 import torch
 from PIL import Image
 
-from percentmatch.config import Config
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.settings.config import Config
 
 TINY = Config(
     data="scenes",

@@ -7,8 +7,8 @@ import pytest
 from fastapi.testclient import TestClient
 from served import card, save_model
 
-from percentmatch.predict import Predictor
 from percentmatch.serve.app import build_app
+from percentmatch.use.predict import Predictor
 
 
 @pytest.fixture(scope="session")

@@ -23,9 +23,9 @@ from fastapi.testclient import TestClient
 from PIL import Image
 from served import CLASSES, DECISIONS, card, encoded, save_model
 
-from percentmatch.predict import Predictor
 from percentmatch.serve import app as serving
 from percentmatch.serve.app import HEADERS, PAGES, build_app, first_file
+from percentmatch.use.predict import Predictor
 
 
 def check_error(answer: Any, code: int) -> str:

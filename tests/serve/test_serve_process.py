@@ -15,7 +15,7 @@ import pytest
 from served import CLASSES, encoded
 
 from browser import CHROMIUM, Browser, Page, opened
-from percentmatch import cli
+from percentmatch.cli import main as cli
 from percentmatch.errors import UserError
 from percentmatch.serve import serve
 

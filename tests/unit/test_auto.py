@@ -9,13 +9,14 @@ import pytest
 import yaml
 from PIL import Image
 
-from percentmatch import auto, cli
-from percentmatch.auto import Amount, Machine, choose
-from percentmatch.config import Config
+from percentmatch.cli import main as cli
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS, checked_options, options_of
-from percentmatch.presets import PRESETS
-from percentmatch.run_folder import RunFolder
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.settings.config import Config
+from percentmatch.settings.presets import PRESETS
+from percentmatch.training import resolve as auto
+from percentmatch.training.resolve import Amount, Machine, choose
 
 DATA = Amount(labeled=200, unlabeled=1000, classes=20, side=500)
 CPU, GPU = Machine("cpu", 2, "offline"), Machine("cuda", 16, "pretrained")
@@ -174,7 +175,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Config]:
     """What the command would train, by itself."""
     found: dict[str, Config] = {}
-    monkeypatch.setattr("percentmatch.train.train", lambda config, *_, **__: found.update(config=config) or {})
+    monkeypatch.setattr("percentmatch.training.loop.train", lambda config, *_, **__: found.update(config=config) or {})
     return found
 
 

@@ -11,10 +11,10 @@ import pytest
 import torch
 from PIL import Image
 
-from percentmatch.data import cache, cache_file
-from percentmatch.data import decode as decode_module
-from percentmatch.data.cache import Cached, cache_folder, open_cache
-from percentmatch.data.decode import cannot_read, decode
+from percentmatch.data.pixels import cache, cache_file
+from percentmatch.data.pixels import decode as decode_module
+from percentmatch.data.pixels.cache import Cached, cache_folder, open_cache
+from percentmatch.data.pixels.decode import cannot_read, decode
 from percentmatch.errors import UserError
 
 FEW, MANY = 9, 70  # decoded here, or by two processes
@@ -201,7 +201,7 @@ def test_a_killed_build_is_swept_away_later(folder: Path):
     (left,) = folder.glob(".*.part")
     assert opened(paths, folder).decoded == FEW
     assert left.exists()  # it may be in use on another machine
-    mine = left.with_name(f".x.{os.getpid()}.y.part")
+    mine = left.with_name(f".x.{os.getpid()}.0123abcd.part")
     mine.touch()
     for part in (left, mine):
         os.utime(part, (0, 0))

@@ -12,14 +12,14 @@ import timm
 import torch
 from PIL import Image, ImageEnhance
 
-from percentmatch.cli import main
-from percentmatch.cli_data import _embedder
-from percentmatch.config import DataSettings
+from percentmatch.cli.data import _embedder
+from percentmatch.cli.main import main
 from percentmatch.data import Images
-from percentmatch.data.check import check_data, needed
-from percentmatch.data.near import near_pairs, sketch
+from percentmatch.data.checks.check import check_data, needed
+from percentmatch.data.checks.near_duplicates import near_pairs, sketch
+from percentmatch.data.checks.unlike import looks, unlike
 from percentmatch.data.scenes import draw_scenes
-from percentmatch.data.unlike import looks, unlike
+from percentmatch.settings.config import DataSettings
 
 SIZE = 96
 
@@ -159,7 +159,7 @@ def test_the_search_in_blocks_equals_that_in_one(monkeypatch: pytest.MonkeyPatch
     both = sketch(torch.cat([scenes.pixels, scenes.pixels.flip(0)]), range(400))
     whole = near_pairs(both)
     assert {(one, other) for one, other, _ in whole} >= {(row, 399 - row) for row in range(200)}
-    monkeypatch.setattr("percentmatch.data.near.MATRIX", 400 * 7)
+    monkeypatch.setattr("percentmatch.data.checks.near_duplicates.MATRIX", 400 * 7)
     assert near_pairs(both) == whole
 
 

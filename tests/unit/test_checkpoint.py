@@ -8,8 +8,10 @@ from pathlib import Path
 import pytest
 import torch
 
-from percentmatch.checkpoint import load_checkpoint, save_checkpoint, write_atomic
+from percentmatch import files
 from percentmatch.errors import UserError
+from percentmatch.files import write_atomic
+from percentmatch.runs.checkpoint import load_checkpoint, save_checkpoint
 
 CPU = torch.device("cpu")
 
@@ -75,15 +77,16 @@ def test_the_checkpoint_before_is_kept(tmp_path: Path) -> None:
     assert sorted(file.name for file in tmp_path.iterdir()) == ["last.pt", "previous.pt"]
 
 
-def test_a_full_disk_is_named_and_changes_nothing(tmp_path: Path) -> None:
+def test_a_full_disk_is_named_and_changes_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """/dev/full takes no byte. torch would say: unexpected pos 832 vs 726."""
     last, previous = tmp_path / "last.pt", tmp_path / "previous.pt"
     for step in (1, 2):
         save_checkpoint(last, state(step), previous)
     for write in (lambda: save_checkpoint(last, state(3), previous), lambda: write_atomic(last, b"x" * 9)):
-        (tmp_path / ".last.pt.part").symlink_to("/dev/full")
-        with pytest.raises(UserError, match=r"cannot write '.*last\.pt': No space left on device; what was there"):
-            write()
+        with monkeypatch.context() as patch:
+            patch.setattr(files, "open", lambda path, mode: open("/dev/full", "wb"), raising=False)
+            with pytest.raises(UserError, match=r"cannot write '.*last\.pt': No space left on device; what was there"):
+                write()
         assert [load_checkpoint(file, CPU)["step"] for file in (last, previous)] == [2, 1]
         assert len(list(tmp_path.iterdir())) == 2
 

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 import torch
 
-from percentmatch.config import Config, DataSettings, PretrainSettings, View
 from percentmatch.data import Data, Images
 from percentmatch.errors import UserError
+from percentmatch.settings.config import Config, DataSettings, PretrainSettings, View
 
 
 @pytest.mark.parametrize(

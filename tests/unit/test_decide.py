@@ -15,8 +15,10 @@ from torch import Tensor
 from torch.nn.functional import binary_cross_entropy_with_logits
 from torchmetrics.functional.classification import binary_calibration_error, multiclass_calibration_error
 
-from percentmatch import decide as deciding
-from percentmatch.decide import (
+from percentmatch.errors import UserError
+from percentmatch.models import Card
+from percentmatch.scoring import calibration as deciding
+from percentmatch.scoring.calibration import (
     ENOUGH,
     FALLBACK,
     SCALE_SPREAD,
@@ -28,8 +30,6 @@ from percentmatch.decide import (
     fit_platt,
     probabilities_of,
 )
-from percentmatch.errors import UserError
-from percentmatch.models import Card
 
 NAMES = ("a", "b", "c", "d")
 CARD = Card("test_resnet", "linear", 0.0, 32, 32, "squash", "multi-label", NAMES, (0.5,) * 3, (0.5,) * 3, "0")

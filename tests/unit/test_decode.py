@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 from PIL import Image, ImageOps
 
-from percentmatch.data.decode import FORMATS, decode
+from percentmatch.data.pixels.decode import FORMATS, decode
 from percentmatch.errors import UserError
 
 BILINEAR = Image.Resampling.BILINEAR

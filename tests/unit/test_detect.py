@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from percentmatch.config import Config, DataSettings
 from percentmatch.data import Manifest, detected, read_labels, read_manifest, split_manifest
 from percentmatch.errors import UserError
+from percentmatch.settings.config import Config, DataSettings
 
 IMAGES = ("a.jpg", "b.jpg", "c.jpg", "d.jpg")
 WANTED = {"a.jpg": {"cat", "dog"}, "b.jpg": {"dog"}, "c.jpg": set()}  # what every example says, and of d.jpg nothing

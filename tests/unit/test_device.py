@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from percentmatch.device import AHEAD, Sender, pick_device
+from percentmatch.distributed.device import AHEAD, Sender, pick_device
 from percentmatch.errors import UserError
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from percentmatch.augment import NAMES, Plan, apply, draw
-from percentmatch.config import View
+from percentmatch.settings.config import View
 
 pytest.importorskip("triton")
 SCRIPT = """

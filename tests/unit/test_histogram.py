@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from percentmatch.errors import UserError
-from percentmatch.histogram import ScoreHistogram
+from percentmatch.labelers.histogram import ScoreHistogram
 
 UPPER_LOWER = torch.tensor([[0.98, 0.1]])
 

@@ -9,21 +9,21 @@ import torch
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from percentmatch import decide as deciding
-from percentmatch import metrics
 from percentmatch.data import Images, make_split, read_table
-from percentmatch.data.entries import Entry, table_of
 from percentmatch.data.labels import Flags, Labels
-from percentmatch.data.memo import _pack, _unpack
+from percentmatch.data.readers.entries import Entry, table_of
+from percentmatch.data.readers.memo import _pack, _unpack
+from percentmatch.data.readers.table import labels_of
 from percentmatch.data.split import _one_of_each
-from percentmatch.data.table import labels_of
-from percentmatch.decide import decide
 from percentmatch.errors import UserError
 from percentmatch.labelers import PercentMatch
 from percentmatch.losses import asymmetric_loss, mean_over_images
-from percentmatch.metrics import score
 from percentmatch.records import Facts, Scores
-from percentmatch.report.statistics import resamples_of
+from percentmatch.scoring import calibration as deciding
+from percentmatch.scoring import metrics
+from percentmatch.scoring.calibration import decide
+from percentmatch.scoring.intervals import resamples_of
+from percentmatch.scoring.metrics import score
 
 
 def draw(seed: int, n: int, c: int, share: float) -> Tensor:

@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from percentmatch.cli import run
+from percentmatch.cli.main import run
+from percentmatch.distributed.ranks import Launched, launched, restarts
 from percentmatch.errors import UserError
-from percentmatch.ranks import Launched, launched, restarts
 
 
 @pytest.fixture(autouse=True)

@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from percentmatch.data.folder import read_folder, unlabeled_manifest
 from percentmatch.data.manifest import Manifest, concat, join
+from percentmatch.data.readers.folder import read_folder, unlabeled_manifest
 from percentmatch.errors import UserError
 
 

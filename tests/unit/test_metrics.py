@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.metrics import accuracy_top1, pseudo_label_quality, score
+from percentmatch.scoring.metrics import accuracy_top1, pseudo_label_quality, score
 
 
 def column(*values: float) -> Tensor:

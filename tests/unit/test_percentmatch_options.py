@@ -10,9 +10,9 @@ import torch.multiprocessing as mp
 from sklearn.metrics import roc_auc_score
 
 from percentmatch.errors import UserError
-from percentmatch.histogram import ScoreHistogram, bins_of
 from percentmatch.labelers import PercentMatch
 from percentmatch.labelers.gates import AUC_BINS, LabeledAuc
+from percentmatch.labelers.histogram import ScoreHistogram, bins_of
 from percentmatch.losses import cross_entropy
 from percentmatch.records import Facts, Scores
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from percentmatch.models import build_classifier, quicken, spare_search
-from percentmatch.models.quick import (
+from percentmatch.models.kernels.quick import (
     ACTS,
     QuickBasicBlock,
     QuickBottleneck,
@@ -27,7 +27,7 @@ from percentmatch.models.quick import (
 SCRIPT = """
 import sys, torch
 from test_quick import by_kernel, pooled
-from percentmatch.models.fused_pool import max_pool
+from percentmatch.models.kernels.pool import max_pool
 norms, pools = torch.load(sys.argv[1], weights_only=True)
 torch.save(([by_kernel(case) for case in norms], [pooled(max_pool, *case) for case in pools]), sys.argv[2])
 """
@@ -73,7 +73,7 @@ def results(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, y: Tensor,
 
 
 def by_kernel(case: dict) -> dict:
-    from percentmatch.models.fused_norm import forked_relu, norm_act
+    from percentmatch.models.kernels.norm import forked_relu, norm_act
 
     norm, x, residual = prepared(case)
     act = getattr(nn, case["act"])
@@ -216,7 +216,7 @@ def pooled(pool: Callable[[Tensor], Tensor], x: Tensor, dy: Tensor) -> tuple[Ten
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 def test_pooling_equals_torch_on_a_gpu() -> None:
-    from percentmatch.models.fused_pool import max_pool
+    from percentmatch.models.kernels.pool import max_pool
 
     one = [each.cuda() for each in pool_case((36, 64, 112, 112))]
     torch.testing.assert_close(pooled(max_pool, *one), pooled(lambda x: F.max_pool2d(x, 3, 2, 1), *one))

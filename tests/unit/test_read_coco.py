@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from percentmatch.data.coco import read_coco
+from percentmatch.data.readers.coco import read_coco
 from percentmatch.errors import UserError
 
 NAMES = """person;bicycle;car;motorcycle;airplane;bus;train;truck;boat;traffic light;fire hydrant;stop sign

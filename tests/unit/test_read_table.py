@@ -11,9 +11,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from percentmatch.data import folder as disk
 from percentmatch.data.manifest import Manifest
-from percentmatch.data.table import read_table
+from percentmatch.data.readers import folder as disk
+from percentmatch.data.readers.table import read_table
 from percentmatch.errors import UserError
 
 IMAGES = ("a.jpg", "b.JPG", "c d.png", "größe, neu.webp", "sub/e.avif")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 import torch
 
+from percentmatch.data.checks.stats import describe
 from percentmatch.data.manifest import Manifest
-from percentmatch.data.stats import describe
-from percentmatch.data.voc import CLASSES, read_voc
+from percentmatch.data.readers.voc import CLASSES, read_voc
 from percentmatch.errors import UserError
 
 PACK = Path(__file__).parents[3] / "shared" / "data" / "voc2007_256.zip"

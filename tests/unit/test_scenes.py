@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from percentmatch.data import scenes
-from percentmatch.data.images import Images
+from percentmatch.data.pixels.images import Images
 from percentmatch.data.scenes import CLASSES, PREVALENCE, draw_scenes
 from percentmatch.errors import UserError
 

@@ -15,25 +15,25 @@ import webdataset
 from PIL import Image
 from tarred import picture, write_photos, write_pool, write_tar
 
-from percentmatch.config import Config
 from percentmatch.data import (
     Manifest,
-    copies,
     load_data,
     load_images,
     open_shards,
     read_table,
-    sharding,
-    shards,
     unlabeled_manifest,
     write_shards,
 )
-from percentmatch.data.copies import without_copies
-from percentmatch.data.decode import decode, decode_bytes
-from percentmatch.data.labeled_shards import labeled_manifest
-from percentmatch.data.shards import find_shards, names_shards
+from percentmatch.data.pixels.decode import decode, decode_bytes
+from percentmatch.data.shards import copies
+from percentmatch.data.shards import index as shards
+from percentmatch.data.shards import write as sharding
+from percentmatch.data.shards.copies import without_copies
+from percentmatch.data.shards.index import find_shards, names_shards
+from percentmatch.data.shards.labeled import labeled_manifest
 from percentmatch.data.source import read_manifest, unlabeled_shards
 from percentmatch.errors import UserError
+from percentmatch.settings.config import Config
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from percentmatch.show import figures, show
+from percentmatch.console.tables import figures, show
 
 NAME = "a_class_with_a_very_long_name_that_differs_only_at_its_end"
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 from PIL import Image
 
-from percentmatch.config import Config
 from percentmatch.data import Split, check_classes, load_data, read_manifest, split_data, split_manifest
-from percentmatch.data.memo import remember
-from percentmatch.data.table import read_table
+from percentmatch.data.readers.memo import remember
+from percentmatch.data.readers.table import read_table
 from percentmatch.errors import UserError
+from percentmatch.settings.config import Config
 
 NAMES = [f"{n}.png" for n in range(8)]  # the even ones show a, the odd ones b
 

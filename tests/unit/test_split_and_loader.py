@@ -9,12 +9,12 @@ import pytest
 import torch
 
 from percentmatch.augment import shrink
-from percentmatch.config import Config, View
 from percentmatch.data import Data, Images, Split, make_split
 from percentmatch.data.labels import Flags
 from percentmatch.data.split import PARTS, _one_of_each
 from percentmatch.errors import UserError
-from percentmatch.loader import Loader, rows_at
+from percentmatch.settings.config import Config, View
+from percentmatch.training.loader import Loader, rows_at
 
 IDS = [f"i{n}" for n in range(100)]
 

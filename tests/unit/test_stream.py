@@ -15,13 +15,14 @@ import torch
 from PIL import Image
 from tarred import numbers_of, picture, write_pool, write_tar
 
-from percentmatch.config import Config, View
-from percentmatch.data import Data, Images, Split, Stream, open_shards, shards
-from percentmatch.data import stream as stream_module
-from percentmatch.data.decode import decode_bytes
-from percentmatch.data.stream import OPEN_FILES, READERS, _permutation
+from percentmatch.data import Data, Images, Split, Stream, open_shards
+from percentmatch.data.pixels.decode import decode_bytes
+from percentmatch.data.shards import index as shards
+from percentmatch.data.shards import stream as stream_module
+from percentmatch.data.shards.stream import OPEN_FILES, READERS, _permutation
 from percentmatch.errors import UserError
-from percentmatch.loader import Loader
+from percentmatch.settings.config import Config, View
+from percentmatch.training.loader import Loader
 
 COUNTS = [7, 0, 12, 1, 30, 25]  # 75 images
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tarred import write_tar
 
-from percentmatch.data.tar import BLOCK, Damaged, Member, members
+from percentmatch.data.shards.tar import BLOCK, Damaged, Member, members
 
 FORMATS = {"ustar": tarfile.USTAR_FORMAT, "gnu": tarfile.GNU_FORMAT, "pax": tarfile.PAX_FORMAT}
 

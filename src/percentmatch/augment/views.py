@@ -17,8 +17,8 @@ from torch.nn import functional as F
 from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import uniforms
 from percentmatch.augment.geometry import GEOMETRY, crop, flip, product, warp
-from percentmatch.config import View
-from percentmatch.device import send
+from percentmatch.distributed.device import send
+from percentmatch.settings.config import View
 
 
 @dataclass(frozen=True)

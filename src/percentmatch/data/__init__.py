@@ -1,21 +1,21 @@
 """Images in: manifests and their readers, decoding and its cache, decoded pools with their labels, and their split."""
 
-from percentmatch.data.check import check_data
-from percentmatch.data.coco import read_coco
-from percentmatch.data.detect import detected, read_labels
+from percentmatch.data.checks.check import check_data
+from percentmatch.data.checks.stats import describe
 from percentmatch.data.divide import split_data, split_manifest
-from percentmatch.data.folder import unlabeled_manifest
-from percentmatch.data.images import Images
-from percentmatch.data.load import load_images
 from percentmatch.data.manifest import Manifest, concat, join
-from percentmatch.data.sharding import write_shards
-from percentmatch.data.shards import open_shards
+from percentmatch.data.pixels.images import Images
+from percentmatch.data.pixels.load import load_images
+from percentmatch.data.readers.coco import read_coco
+from percentmatch.data.readers.detect import detected, read_labels
+from percentmatch.data.readers.folder import unlabeled_manifest
+from percentmatch.data.readers.table import read_table
+from percentmatch.data.readers.voc import read_voc
+from percentmatch.data.shards.index import open_shards
+from percentmatch.data.shards.stream import Stream
+from percentmatch.data.shards.write import write_shards
 from percentmatch.data.source import Data, check_classes, load_data, read_manifest, unlabeled_shards
 from percentmatch.data.split import Split, make_split, read_split
-from percentmatch.data.stats import describe
-from percentmatch.data.stream import Stream
-from percentmatch.data.table import read_table
-from percentmatch.data.voc import read_voc
 
 __all__ = [
     "Data",

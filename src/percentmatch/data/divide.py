@@ -4,13 +4,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from percentmatch.config import DataSettings
-from percentmatch.data.detect import detected
 from percentmatch.data.labels import Labels
-from percentmatch.data.load import Say, print_to_stderr
 from percentmatch.data.manifest import Manifest
+from percentmatch.data.pixels.load import Say, print_to_stderr
+from percentmatch.data.readers.detect import detected
 from percentmatch.data.source import OWN, Data, validation_ids
 from percentmatch.data.split import Split, make_split, read_split
+from percentmatch.settings.config import DataSettings
 
 DRAWING = ("labeled", "validation", "official_validation", "split_kind", "split_seed")  # of no use with a split file
 

@@ -14,7 +14,7 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
-from percentmatch.data.images import Images
+from percentmatch.data.pixels.images import Images
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.records import Task
 

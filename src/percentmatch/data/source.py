@@ -8,24 +8,24 @@ from typing import Literal
 
 import torch
 
-from percentmatch.config import Config, DataSettings
-from percentmatch.data.cache import Progress, cache_folder
-from percentmatch.data.coco import read_coco
-from percentmatch.data.copies import without_copies
-from percentmatch.data.detect import detected, read_labels
-from percentmatch.data.folder import is_image_name, unlabeled_manifest
-from percentmatch.data.images import Images
-from percentmatch.data.labeled_shards import labeled_manifest
 from percentmatch.data.labels import check_single
-from percentmatch.data.load import Say, load_images, print_to_stderr
 from percentmatch.data.manifest import Manifest, concat, join
-from percentmatch.data.memo import remember
+from percentmatch.data.pixels.cache import Progress, cache_folder
+from percentmatch.data.pixels.images import Images
+from percentmatch.data.pixels.load import Say, load_images, print_to_stderr
+from percentmatch.data.readers.coco import read_coco
+from percentmatch.data.readers.detect import detected, read_labels
+from percentmatch.data.readers.folder import is_image_name, unlabeled_manifest
+from percentmatch.data.readers.memo import remember
+from percentmatch.data.readers.voc import read_voc
 from percentmatch.data.scenes import draw_scenes
-from percentmatch.data.shards import Shards, names_shards, open_shards
-from percentmatch.data.stream import Stream
-from percentmatch.data.voc import read_voc
+from percentmatch.data.shards.copies import without_copies
+from percentmatch.data.shards.index import Shards, names_shards, open_shards
+from percentmatch.data.shards.labeled import labeled_manifest
+from percentmatch.data.shards.stream import Stream
 from percentmatch.errors import UserError
 from percentmatch.records import Task
+from percentmatch.settings.config import Config, DataSettings
 
 SCENES_SEED = 2022  # the scenes are one fixed data set; a run's seeds choose labels and training, not pictures
 FIRST_TEST_SCENE = 1_000_000  # pools begin at 0, and hold at most as many, so none holds a test scene

@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from percentmatch.data.folder import read_utf8
 from percentmatch.data.labels import Flags
+from percentmatch.data.readers.folder import read_utf8
 from percentmatch.errors import UserError
 
 PARTS = ("labeled", "unlabeled", "validation", "test")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from percentmatch.distributed import StepSums
+from percentmatch.distributed.group import StepSums
 from percentmatch.errors import UserError
 from percentmatch.labelers.base import Labeler, check_between, check_weight, confidence, select
 from percentmatch.records import Facts, PseudoLabels, Scores, Task

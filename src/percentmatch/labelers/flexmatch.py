@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from percentmatch.distributed import StepRows
+from percentmatch.distributed.group import StepRows
 from percentmatch.errors import UserError
 from percentmatch.labelers.base import Labeler, check_between, check_weight, select
 from percentmatch.records import Facts, PseudoLabels, Scores, Task

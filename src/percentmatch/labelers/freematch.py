@@ -5,7 +5,7 @@ from dataclasses import replace
 import torch
 from torch import Tensor
 
-from percentmatch.distributed import StepSums, sum_over_ranks, sum_with_gradient
+from percentmatch.distributed.group import StepSums, sum_over_ranks, sum_with_gradient
 from percentmatch.labelers.base import Labeler, check_between, check_weight, select
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 

@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from percentmatch.distributed import StepSums
+from percentmatch.distributed.group import StepSums
 from percentmatch.errors import UserError
-from percentmatch.histogram import LOGIT_RANGE, bins_of
+from percentmatch.labelers.histogram import LOGIT_RANGE, bins_of
 from percentmatch.records import Scores
 
 Gate = Literal["gap", "logit-gap", "auc", "none"]

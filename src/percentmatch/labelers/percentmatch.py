@@ -8,9 +8,9 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.histogram import ScoreHistogram
 from percentmatch.labelers.base import Labeler, hard_labels, select
 from percentmatch.labelers.gates import Gate, LabeledAuc, logit_gap, ramp
+from percentmatch.labelers.histogram import ScoreHistogram
 from percentmatch.labelers.schedules import Schedule, moving_steps, percentiles_at
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 

@@ -6,7 +6,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from percentmatch.distributed import StepSums
+from percentmatch.distributed.group import StepSums
 from percentmatch.errors import UserError
 from percentmatch.labelers.base import Labeler, align, check_between, check_weight, hard_labels
 from percentmatch.records import Facts, PseudoLabels, Scores, Task

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from percentmatch.distributed import gather_rows, own_rows
+from percentmatch.distributed.group import gather_rows, own_rows
 from percentmatch.errors import UserError
 from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import Method, pair_loss

@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from percentmatch.distributed import StepRows
+from percentmatch.distributed.group import StepRows
 from percentmatch.errors import UserError
 from percentmatch.methods.consistency import Consistency, soft_targets
 from percentmatch.methods.ramps import gaussian_ramp

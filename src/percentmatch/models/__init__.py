@@ -1,9 +1,9 @@
 """Backbones with an ML-Decoder or a linear head."""
 
 from percentmatch.models.classifier import Classifier, LinearHead, build_classifier, to_tokens
+from percentmatch.models.kernels.quick import quicken, spare_search
 from percentmatch.models.ml_decoder import MLDecoder
 from percentmatch.models.modes import dropout_on, drops, evaluating
-from percentmatch.models.quick import quicken, spare_search
 from percentmatch.models.saved import Card, Decisions, classifier_bytes, load_classifier, read_card
 
 __all__ = [

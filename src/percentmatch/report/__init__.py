@@ -4,18 +4,18 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from percentmatch.checkpoint import replacing
 from percentmatch.data import Data
-from percentmatch.data.cache import Progress
-from percentmatch.data.load import print_to_stderr
-from percentmatch.device import pick_device
+from percentmatch.data.pixels.cache import Progress
+from percentmatch.data.pixels.load import print_to_stderr
+from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
+from percentmatch.files import replacing_named
 from percentmatch.report.collect import RunRecord, read_run, short_names
 from percentmatch.report.entry import Entry
 from percentmatch.report.page import frequencies, page
 from percentmatch.report.scoring import ScoredRun, score_own_images
 from percentmatch.report.sections import page_examples
-from percentmatch.run_folder import PLACES
+from percentmatch.runs.run_folder import PLACES
 
 MOST_CLASSES = 500  # on a page; of more, as many are shown, evenly from the most to the least frequent
 NO_IMAGES = "the page was asked for without images"
@@ -76,7 +76,7 @@ def write_report(
         for n, record in enumerate(records)
     ]
     text = page(entries, classes)
-    with replacing(out) as file:
+    with replacing_named(out) as file:
         file.write(text.encode(errors="replace").decode())  # a path need not be valid UTF-8
 
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from percentmatch.checkpoint import read_json
-from percentmatch.config import Config
 from percentmatch.data import Split
 from percentmatch.errors import UserError
-from percentmatch.run_folder import RunFolder
-from percentmatch.sound import DAMAGE, check_number, check_numbers, check_scores
+from percentmatch.files import read_json
+from percentmatch.runs.finite import DAMAGE, check_number, check_numbers, check_scores
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.settings.config import Config
 
 Number = float | None
 Series = tuple[list[int], list[list[Number]]]  # steps, and for each step a value a class

@@ -11,9 +11,9 @@ from percentmatch.report.entry import Entry
 from percentmatch.report.figures import Line, chart, fewer, intervals
 from percentmatch.report.markup import Html, join, tag
 from percentmatch.report.scoring import ScoredPart
-from percentmatch.report.statistics import ENOUGH, interval
 from percentmatch.report.summary import changed_settings, mean_intervals
 from percentmatch.report.tables import Cell, Ends, count, percent, share, signed, span, table
+from percentmatch.scoring.intervals import ENOUGH, interval
 
 
 def comparison(entries: Sequence[Entry], classes: Sequence[str], most_points: int) -> Html:

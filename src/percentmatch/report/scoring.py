@@ -8,14 +8,14 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.data import Data, Images, Split, load_data
-from percentmatch.data.cache import Progress
-from percentmatch.decide import decisions_of, probabilities_of, thresholds_of
-from percentmatch.device import pick_device
+from percentmatch.data.pixels.cache import Progress
+from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
-from percentmatch.evaluate import logits, probabilities
 from percentmatch.models import Card, Decisions, load_classifier
 from percentmatch.report.collect import RunRecord
-from percentmatch.report.statistics import (
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.calibration import decisions_of, probabilities_of, thresholds_of
+from percentmatch.scoring.intervals import (
     Calibration,
     Resampled,
     bootstrap,
@@ -24,7 +24,7 @@ from percentmatch.report.statistics import (
     plain,
     resamples_of,
 )
-from percentmatch.run_folder import RunFolder
+from percentmatch.scoring.predictions import logits, probabilities
 
 MOST_POOL_IMAGES = 4000
 POOL_BINS = 50

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 
-from percentmatch.config import Config
 from percentmatch.methods import METHODS, options_of
 from percentmatch.report.collect import last
 from percentmatch.report.curves import figure, training_figures
@@ -11,10 +10,11 @@ from percentmatch.report.figures import Line, chart, small_interval
 from percentmatch.report.markup import Html, join, tag
 from percentmatch.report.paper_figures import pseudo_label_figures
 from percentmatch.report.scoring import ScoredPart, ScoredRun
-from percentmatch.report.statistics import interval, resamples_of
 from percentmatch.report.summary import summary
 from percentmatch.report.tables import MISSING, Cell, count, percent, share, span, table
 from percentmatch.report.thumbnails import GROUPS
+from percentmatch.scoring.intervals import interval, resamples_of
+from percentmatch.settings.config import Config
 
 
 def run_sections(entry: Entry, level: int) -> list[tuple[str, str, Html]]:

@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from percentmatch.config import Config, flat
 from percentmatch.data.split import PARTS
 from percentmatch.errors import several
 from percentmatch.report.collect import RunRecord
 from percentmatch.report.entry import Entry
 from percentmatch.report.markup import Html, join, tag
-from percentmatch.report.statistics import interval
 from percentmatch.report.tables import percent, span, table
+from percentmatch.scoring.intervals import interval
+from percentmatch.settings.config import Config, flat
 
 DATA_WORDS = {
     "scenes": "made-up scenes",

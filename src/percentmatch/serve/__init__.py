@@ -8,7 +8,7 @@ import sys
 from pathlib import Path
 
 from percentmatch.errors import UserError
-from percentmatch.predict import Predictor
+from percentmatch.use.predict import Predictor
 
 SITE = re.compile(r"(?:[\w.-]+(?::\d+)?)?")  # a name, and its port where that is not the usual one
 

@@ -16,10 +16,10 @@ from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
 
 from percentmatch import __version__
-from percentmatch.data.decode import BadImage, NoImage, TooManyPixels, decode_bytes
-from percentmatch.decide import decisions_of, probabilities_of, thresholds_of
-from percentmatch.evaluate import logits
-from percentmatch.predict import Predictor
+from percentmatch.data.pixels.decode import BadImage, NoImage, TooManyPixels, decode_bytes
+from percentmatch.scoring.calibration import decisions_of, probabilities_of, thresholds_of
+from percentmatch.scoring.predictions import logits
+from percentmatch.use.predict import Predictor
 
 PAGES = {
     "/": ("page.html", "text/html"),

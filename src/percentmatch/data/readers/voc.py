@@ -1,0 +1,206 @@
+"""Pascal VOC: image-level labels from the lists in `ImageSets/Main`, or from `Annotations/*.xml`."""
+
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from xml.etree import ElementTree
+
+import torch
+from torch import Tensor
+
+from percentmatch.data.manifest import MOST_CELLS, Manifest, check_room
+from percentmatch.data.readers.folder import (
+    IMAGE_SUFFIXES,
+    is_image_name,
+    list_files,
+    missing_images,
+    read_bytes,
+    read_utf8,
+)
+from percentmatch.errors import UserError, did_you_mean
+
+_NAMES = """aeroplane bicycle bird boat bottle bus car cat chair cow
+diningtable dog horse motorbike person pottedplant sheep sofa train tvmonitor"""
+CLASSES = tuple(_NAMES.split())
+PART_OF = {"train": "train", "val": "validation", "trainval": "train", "test": "test"}  # trainval: where no other says
+ABSENT, PRESENT, DIFFICULT = 0, 1, 2
+MOST_XML = 1 << 24  # bytes of the annotations of an image
+CODE_OF = {"-1": ABSENT, "1": PRESENT, "0": DIFFICULT}
+
+
+@dataclass(frozen=True)
+class _Labels:
+    """What the label files say."""
+
+    codes: Tensor  # (n, c) uint8: ABSENT, PRESENT or DIFFICULT
+    part_of: dict[str, str]  # n ids and their parts
+    sources: list[str]  # n
+    class_names: tuple[str, ...]
+
+
+def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None) -> Manifest:
+    """Read VOC2007, VOC2012 or data laid out like them, sorted by image id.
+
+    `root` is the year's folder, or VOCdevkit or the folder that holds it; then `year` chooses. Without `classes` they
+    are the 20 of VOC, or the sorted names found where these are others. A class with only difficult objects in an
+    image is difficult there.
+    """
+    base = _find_year(root, year)
+    main = base / "ImageSets" / "Main"
+    names = list_files(main) if os.path.isdir(main) else []
+    lists = {tuple(name[:-4].rsplit("_", 1)) for name in names if name.endswith(".txt") and "_" in name}
+    lists = {(name, part) for name, part in lists if part in PART_OF}  # (class, part) of each list
+    part_of = _plain_lists(main, names)
+    labels = _from_lists(main, lists, part_of, classes) if lists else _from_xml(base / "Annotations", part_of, classes)
+    ids = list(labels.part_of)
+    order = sorted(range(len(ids)), key=ids.__getitem__)
+    folder = base / "JPEGImages"
+    name_of = _image_names(folder)
+    missing = [row for row in order if ids[row] not in name_of]
+    if missing:
+        raise missing_images([labels.sources[row] for row in missing], ids[missing[0]], folder, len(ids))
+    codes = labels.codes[order]
+    return Manifest(
+        paths=tuple(folder / name_of[ids[row]] for row in order),
+        ids=tuple(ids[row] for row in order),
+        targets=(codes == PRESENT).byte(),
+        known=torch.ones_like(codes),
+        difficult=(codes == DIFFICULT).byte(),
+        parts=tuple(labels.part_of[ids[row]] for row in order),
+        class_names=labels.class_names,
+        sources=tuple(labels.sources[row] for row in order),
+    )
+
+
+def _find_year(root: Path, year: int) -> Path:
+    if os.path.isdir(root / "JPEGImages"):
+        here = os.path.basename(os.path.abspath(root))
+        if year and re.fullmatch(r"VOC20\d\d", here) and here != f"VOC{year}":
+            raise UserError(f"{root} is {here}, not VOC{year}; give the folder of that year, or leave out --year")
+        return root
+    name = f"VOC{year}" if year else "VOC20[0-9][0-9]"
+    places = [place for base in (root, root / "VOCdevkit") for place in base.glob(name) if place.is_dir()]
+    if len(places) != 1:
+        found = " and ".join(sorted(place.name for place in places)) or f"no VOC{year or '2007 or VOC2012'}"
+        raise UserError(f"{root} holds {found}; give the folder that holds JPEGImages, or choose by --year")
+    return places[0]
+
+
+def _image_names(folder: Path) -> dict[str, str]:
+    """The file of each image id; of two with the same id, the one whose suffix stands first in IMAGE_SUFFIXES."""
+    names = [name for name in list_files(folder) if is_image_name(name)]
+    names.sort(key=lambda name: (IMAGE_SUFFIXES.index(Path(name).suffix.lower()), name), reverse=True)
+    return {Path(name).stem: name for name in names}
+
+
+def _plain_lists(main: Path, names: Sequence[str]) -> dict[str, str]:
+    """The part of each image that train.txt, val.txt, test.txt and trainval.txt name."""
+    part_of: dict[str, str] = {}
+    for name, part in PART_OF.items():
+        if f"{name}.txt" in names:
+            for line in read_utf8(main / f"{name}.txt").splitlines():
+                for image in line.split()[:1]:
+                    if os.path.basename(image.replace("\\", "/")) != image:
+                        raise UserError(f"{main / name}.txt names {image!r}, which is a path; write the ids of images")
+                    if part == "test" and image in part_of:
+                        raise UserError(f"{main / name}.txt names {image}, as another part does; keep it in one part")
+                    part_of.setdefault(image, part)
+    return part_of
+
+
+def _from_lists(
+    main: Path, lists: set[tuple[str, str]], plain_part_of: dict[str, str], classes: Sequence[str] | None
+) -> _Labels:
+    there = {name for name, _ in lists}
+    class_names = _class_names(there, CLASSES if there.issuperset(CLASSES) else sorted(there), classes, main)
+    parts = [part for part in PART_OF if any((name, part) in lists for name in class_names)]
+    if "train" in parts and "val" in parts and "trainval" in parts:
+        parts.remove("trainval")  # says the same once more
+    blocks, part_of, sources = [], {}, []
+    for part in parts:
+        files = [main / f"{name}_{part}.txt" for name in class_names]
+        ids, lines, first = _read_list(files[0])
+        check_room(str(main), len(ids), len(files), MOST_CELLS)
+        columns = [first]
+        for file in files[1:]:
+            others, other_lines, column = _read_list(file)
+            if others != ids:
+                place = next((i for i, (a, b) in enumerate(zip(ids, others, strict=False)) if a != b), -1)
+                where = f"{file}, line {other_lines[place]}" if others else f"{file}"
+                raise UserError(f"{where}: the images are not those of {files[0].name}; both lists must name the same")
+            columns.append(column)
+        new = [row for row, name in enumerate(ids) if name not in part_of]
+        if len(set(ids)) < len(ids) or (len(new) < len(ids) and part != "trainval"):
+            raise UserError(f"{files[0]} names an image twice or one of another part; name each image in one part")
+        blocks.append(torch.tensor([list(column) for column in columns], dtype=torch.uint8).T[new])  # (new, c)
+        rest = "validation" if part == "trainval" and "train" in parts else PART_OF[part]
+        for row in new:
+            part_of[ids[row]] = plain_part_of.get(ids[row], rest) if part == "trainval" else rest
+            sources.append(f"{files[0]}, line {lines[row]}")
+    if not part_of:
+        raise UserError(f"the lists in {main} name no image; unpack the data again")
+    return _Labels(torch.cat(blocks), part_of, sources, class_names)
+
+
+def _read_list(file: Path) -> tuple[list[str], list[int], bytearray]:
+    """The ids of a list, their lines and their codes."""
+    ids, lines, codes = [], [], bytearray()
+    for line, text in enumerate(read_utf8(file).split("\n"), 1):
+        cells = text.split()
+        if not cells:
+            continue
+        if len(cells) != 2 or cells[1] not in CODE_OF:
+            raise UserError(
+                f"{file}, line {line}: {text.strip()!r} is not an image id and -1, 0 or 1; correct the line"
+            )
+        ids.append(cells[0])
+        lines.append(line)
+        codes.append(CODE_OF[cells[1]])
+    return ids, lines, codes
+
+
+def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str] | None) -> _Labels:
+    if not os.path.isdir(folder):
+        raise UserError(f"{folder.parent} has neither ImageSets/Main/<class>_<part>.txt nor Annotations; unpack one")
+    file_of = {name[:-4]: name for name in list_files(folder) if name.lower().endswith(".xml")}
+    ids = list(plain_part_of) or sorted(file_of)
+    if not ids:
+        raise UserError(f"{folder} holds no .xml file; unpack the annotations")
+    files = [folder / file_of.get(name, f"{name}.xml") for name in ids]
+    objects = [_read_xml(file) for file in files]
+    there = {name for found in objects for name in found}
+    all_voc = there.issubset(CLASSES)
+    class_names = _class_names(there.union(CLASSES), CLASSES if all_voc else sorted(there), classes, folder)
+    check_room(str(folder), len(ids), len(class_names), MOST_CELLS)
+    codes = torch.tensor([[found.get(name, ABSENT) for name in class_names] for found in objects], dtype=torch.uint8)
+    part_of = {name: plain_part_of.get(name, "") for name in ids}
+    return _Labels(codes, part_of, [str(file) for file in files], class_names)
+
+
+def _read_xml(file: Path) -> dict[str, int]:
+    """PRESENT or DIFFICULT for each class that has an object."""
+    data = read_bytes(file, MOST_XML)
+    if b"<!DOCTYPE" in data or b"\0" in data:  # no entities, and no encoding that could hide them
+        raise UserError(f"{file}: a document type or a zero byte in the XML; annotations need neither, remove it")
+    try:
+        root = ElementTree.fromstring(data)
+    except (ElementTree.ParseError, ValueError, LookupError) as error:
+        raise UserError(f"{file}: this is not XML ({error}); unpack or write the file again") from None
+    codes: dict[str, int] = {}
+    for number, thing in enumerate(root.iterfind("object"), 1):
+        name, difficult = (thing.findtext("name") or "").strip(), (thing.findtext("difficult") or "0").strip()
+        if not name or difficult not in ("0", "1"):
+            raise UserError(f"{file}: object {number} needs a name, and 0 or 1 as difficult; correct it")
+        codes[name] = PRESENT if difficult == "0" else codes.get(name, DIFFICULT)
+    return codes
+
+
+def _class_names(there: set[str], usual: Sequence[str], classes: Sequence[str] | None, place: Path) -> tuple[str, ...]:
+    if classes is not None and not classes:
+        raise UserError(f"no class is asked for; name some of {place} or leave them all")
+    wrong = next((name for name in classes or () if name not in there), None)
+    if wrong is not None:
+        raise UserError(f"{place} has no class {wrong!r}{did_you_mean(wrong, there)}")
+    return tuple(usual if classes is None else classes)

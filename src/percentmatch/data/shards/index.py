@@ -1,0 +1,297 @@
+"""Tar shards (WebDataset): which there are, and where each image lies in them. Headers are read once and remembered."""
+
+import hashlib
+import json
+import os
+import re
+import stat
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from glob import glob
+from itertools import chain
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from percentmatch.data.pixels import cache_file
+from percentmatch.data.pixels.load import Say
+from percentmatch.data.readers.folder import IMAGE_SUFFIXES, is_image_name, list_files
+from percentmatch.data.shards.samples import Scattered, Unclear, note_of, part_of, samples
+from percentmatch.data.shards.tar import Damaged, members
+from percentmatch.errors import UserError
+from percentmatch.files import new_part, sweep
+
+VERSION = 2
+PLAN = "shards.json"  # what `percentmatch data shard` writes beside its shards
+ARCHIVES = (".tar", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz", ".tar.zst")  # but .tar refused: with a reason
+MOST_SHARDS = 1_000_000
+WAITS = (0.1, 0.5, 2.0)  # seconds before a file that cannot be read is tried again: mounted storage has hiccups
+READERS, SLOW = 16, 2e-4  # shards whose headers are read at a time, where an image takes longer than so many seconds
+SAY_EVERY = 10  # seconds
+
+
+class Noted(NamedTuple):
+    """An image whose labels are in its shard."""
+
+    shard: int
+    name: str
+    offset: int
+    length: int
+    note: dict[str, Any]  # at least labels: a list or a text, not checked
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Where the images of s shards lie: N places."""
+
+    paths: tuple[str, ...]  # s
+    stamps: tuple[tuple[int, int], ...]  # s times (size, time of the last change)
+    counts: np.ndarray  # (s,) images
+    places: np.ndarray  # (N, 2) int64, mapped: where the content begins and its length, shard after shard
+    noted: tuple[Noted, ...] = ()  # the images with labels, where these were asked for; they are not among the N
+    left_out: tuple[str, ...] = ()  # a sentence for each shard that cannot be read to its end
+    firsts: np.ndarray = field(init=False)  # (s,) the first place of each shard
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "firsts", np.cumsum(self.counts) - self.counts)
+
+    def __len__(self) -> int:
+        return len(self.places)
+
+    def shard_of(self, places: np.ndarray | int) -> np.ndarray:
+        """In which shard each of these places is."""
+        return self.firsts.searchsorted(places, side="right") - 1
+
+    @property
+    def digest(self) -> str:
+        """A hash of the shards' names, sizes and numbers of images, wherever they are."""
+        sizes = (size for size, _ in self.stamps)
+        facts = [
+            (os.path.basename(path), size, int(count))
+            for path, size, count in zip(self.paths, sizes, self.counts, strict=True)
+        ]
+        return hashlib.sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
+
+
+def names_shards(place: str) -> bool:
+    """Whether a setting names shards: a tar file, a pattern such as `pool/{000..099}.tar`, or a folder with some."""
+    if os.path.isdir(place):
+        return any(name.endswith(".tar") for name in list_files(place))
+    return place.lower().endswith(ARCHIVES) or (any(mark in place for mark in "*?{") and not os.path.exists(place))
+
+
+def find_shards(place: str) -> list[str]:
+    """The shards that a setting names, sorted. Of names in braces, and of a written plan, some may not be there."""
+    if os.path.isdir(place):
+        return _in_folder(place)
+    named = [place] if os.path.exists(place) else _expand(place)
+    found = [path for name in named for path in ([name] if "*" not in name and "?" not in name else glob(name))]
+    if not found or (found == [place] and not os.path.exists(place)):
+        raise UserError(f"there is no file {place}; check the path or the pattern")
+    return sorted(set(found))
+
+
+def _in_folder(folder: str) -> list[str]:
+    planned = []
+    with suppress(OSError, ValueError, KeyError, TypeError):  # another file of that name
+        planned = [shard["name"] for shard in json.loads(Path(folder, PLAN).read_bytes())["shards"]]
+    names = {name for name in list_files(folder) if name.endswith(".tar") and not name.startswith(".")}
+    for _, _, files in os.walk(folder):
+        if image := next((name for name in files if is_image_name(name)), None):
+            raise UserError(
+                f"{folder} holds tar files and images such as {image}; name the shards by a pattern such as "
+                f"'{folder}/*.tar', or give a folder with images only"
+            )
+    if not names.union(planned):
+        raise UserError(f"{folder} holds no tar file; give a folder with shards")
+    return sorted(os.path.join(folder, name) for name in names.union(planned))
+
+
+def _expand(pattern: str) -> list[str]:
+    """`{000..002}` and `{a,b}` as a shell writes them out."""
+    names = [pattern]
+    while any(found := [re.search(r"\{([^{}]*)\}", name) for name in names]):
+        spread = []
+        for name, braces in zip(names, found, strict=True):
+            if braces:
+                spread += [name[: braces.start()] + choice + name[braces.end() :] for choice in _choices(braces[1])]
+            if len(spread) > MOST_SHARDS:
+                raise UserError(f"{pattern} names more than {MOST_SHARDS:,} shards; name fewer")
+        names = spread
+    return names
+
+
+def _choices(inside: str) -> list[str]:
+    ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", inside)
+    if not ends:
+        return inside.split(",")
+    width = max(map(len, ends.groups())) if any(len(end) > 1 and end[0] == "0" for end in ends.groups()) else 0
+    first, last = map(int, ends.groups())
+    if abs(last - first) > MOST_SHARDS:
+        raise UserError(f"{{{inside}}} names more than {MOST_SHARDS:,} shards; name fewer")
+    return [f"{number:0{width}d}" for number in range(first, last + 1)]
+
+
+def open_shards(
+    place: str,
+    *,
+    cache: Path,
+    labels: bool = False,
+    skip_bad: bool = False,
+    say: Say = lambda sentence: None,
+) -> Shards:
+    """Where the images lie in the shards that `place` names; from `cache` if these have not changed.
+
+    With `labels`, images with a member json that has labels, or cls or txt, come apart. Those whose JSON says that they
+    are for validation or test are never among the others. A shard that is missing or cut short is an error, and so is
+    one with a member that should say something about an image and cannot be read, unless `skip_bad`: then the other
+    whole images count. `say` hears of work that takes long.
+    """
+    paths = find_shards(place)
+    stamps = _stamps(paths)
+    facts = VERSION, labels, *((os.path.abspath(path), stamp) for path, stamp in zip(paths, stamps, strict=True))
+    target = (
+        cache / f"{hashlib.blake2b(repr(facts).encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}.shards"
+    )
+    shards = _load(target, paths, stamps) or _build(target, paths, stamps, labels, say)
+    if shards.left_out and not skip_bad:
+        more = f" ({len(shards.left_out)} of {len(paths)} shards are not whole)" if len(paths) > 1 else ""
+        raise UserError(f"{shards.left_out[0]}{more}; replace it, or go on without by --skip-bad-images")
+    if not len(shards) and not shards.noted:
+        raise UserError(
+            f"{place} holds no image in its {len(paths)} shards; see that they hold {IMAGE_SUFFIXES[0]} files"
+        )
+    return shards
+
+
+def _stamps(paths: Sequence[str]) -> list[tuple[int, int]]:
+    """Size and time of each; (-1, -1) of those that are not there, after some patience."""
+    found: dict[str, tuple[int, int]] = {}
+    for wait in (0, *WAITS):
+        time.sleep(wait)
+        for path in (path for path in paths if path not in found):
+            with suppress(OSError):
+                about = os.stat(path)
+                found |= {path: (about.st_size, about.st_mtime_ns)} if stat.S_ISREG(about.st_mode) else {}
+        if len(found) == len(paths):
+            break
+    return [found.get(path, (-1, -1)) for path in paths]
+
+
+def _load(target: Path, paths: Sequence[str], stamps: Sequence[tuple[int, int]]) -> Shards | None:
+    """What is remembered, or None if that is missing or not whole. The places come first, then a JSON text."""
+    try:
+        with open(target, "rb") as file:
+            end = file.seek(-16, os.SEEK_END)
+            length, mark = int.from_bytes(file.read(8), "little"), file.read(8)
+            file.seek(end - length)
+            about = json.loads(file.read(length)) if mark == cache_file.MARK else {}
+        number = sum(about["counts"])
+        if number * 16 + length != end or len(about["counts"]) != len(paths):
+            return None
+        places = np.memmap(target, "<i8", "r", shape=(number, 2)) if number else np.zeros((0, 2), np.int64)
+        noted = tuple(Noted(*each) for each in about["noted"])
+        return Shards(tuple(paths), tuple(stamps), np.array(about["counts"]), places, noted, tuple(about["left_out"]))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
+def _build(target: Path, paths: Sequence[str], stamps: Sequence[tuple[int, int]], labels: bool, say: Say) -> Shards:
+    """Read the headers of all shards, some at a time, and write down what they say as it comes."""
+    counts, noted, left_out, lasting = [], [], [], True
+    began = said = time.monotonic()
+    first = _scan(labels, paths[0], stamps[0])
+    slow = time.monotonic() - began > SLOW * len(first.places)  # on quick storage, threads would wait for each other
+    pool = ThreadPoolExecutor(READERS if slow else 1)
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target.parent)
+        with new_part(target) as part:
+            with open(part, "xb") as file:
+                others = pool.map(partial(_scan, labels), paths[1:], stamps[1:])
+                for shard, scanned in enumerate(chain([first], others)):
+                    file.write(scanned.places.astype("<i8").tobytes())
+                    counts.append(len(scanned.places))
+                    noted += [(shard, *each) for each in scanned.noted]
+                    left_out += [f"shard '{paths[shard]}': {scanned.problem}"] if scanned.problem else []
+                    lasting = lasting and scanned.lasting
+                    if time.monotonic() - said > SAY_EVERY:
+                        said = time.monotonic()
+                        say(f"found the images in {shard + 1:,} of {len(paths):,} shards")
+                text = json.dumps({"counts": counts, "noted": noted, "left_out": left_out}).encode()
+                file.write(text + len(text).to_bytes(8, "little") + cache_file.MARK)
+            shards = _load(part, paths, stamps)  # stays mapped under any name
+            if shards is None:
+                raise OSError("it was changed by another program")
+            if lasting:
+                os.replace(part, target)
+            return shards
+    except OSError as error:
+        raise UserError(
+            f"cannot write the index of the shards to '{target.parent}': {error.strerror or error}; make room or set "
+            "PERCENTMATCH_CACHE to another folder"
+        ) from error
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
+class _Scanned(NamedTuple):
+    places: np.ndarray  # (n, 2)
+    noted: list[tuple[str, int, int, dict[str, Any]]]  # as in Noted, without the shard
+    problem: str = ""
+    lasting: bool = True  # the problem is in the file, so that trying again is of no use
+
+
+def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
+    """The images of one shard, as far as it can be read."""
+    reason = "there is no such file"
+    for wait in (0, *WAITS) if stamp[0] >= 0 else ():
+        time.sleep(wait)
+        places, noted, unclear = [], [], []
+        try:
+            file = os.open(path, os.O_RDONLY)
+            try:
+                for pictures, others in samples(file, stamp[0], labels=labels):
+                    try:
+                        note = note_of(file, others, labels=labels)
+                    except Unclear as error:
+                        unclear.append(str(error))
+                        continue
+                    if labels and note.get("labels") is not None:
+                        noted += [(*member, note) for member in pictures]
+                    elif part_of(note) not in ("validation", "test"):
+                        places += [(member.offset, member.length) for member in pictures]
+            finally:
+                os.close(file)
+            more = f" ({len(unclear):,} images are left out)" if len(unclear) > 1 else ""
+            return _Scanned(_array(places), noted, f"{unclear[0]}{more}" if unclear else "")
+        except Scattered as error:  # an image may lack its labels or its part, whichever it is
+            return _Scanned(_array([]), [], str(error))
+        except Damaged as error:
+            some = len(places) + len(noted)
+            return _Scanned(_array(places), noted, f"{error}{f' (after {some:,} images)' if some else ''}")
+        except OSError as error:
+            reason = (error.strerror or str(error)).lower()
+    return _Scanned(_array([]), [], reason, lasting=stamp[0] < 0)
+
+
+def _array(places: list[tuple[int, int]]) -> np.ndarray:
+    return np.array(places, np.int64).reshape(-1, 2)
+
+
+def name_at(path: str, offset: int) -> str:
+    """The name of the member whose content begins there, for messages."""
+    with suppress(OSError, Damaged):
+        file = os.open(path, os.O_RDONLY)
+        try:
+            return next(
+                (member.name for member in members(file, os.fstat(file).st_size) if member.offset == offset), ""
+            )
+        finally:
+            os.close(file)
+    return ""

@@ -1,0 +1,213 @@
+"""Images as files in, tar shards (WebDataset) out: in parallel, shard by shard, and taken up again where it stopped."""
+
+import hashlib
+import io
+import json
+import os
+import tarfile
+import threading
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from percentmatch.data.manifest import Manifest
+from percentmatch.data.pixels.cache import Progress, cores
+from percentmatch.data.pixels.decode import BadImage, cannot_read, read
+from percentmatch.data.pixels.load import Say, print_to_stderr
+from percentmatch.data.readers.folder import IMAGE_SUFFIXES
+from percentmatch.data.shards.index import PLAN
+from percentmatch.data.shards.tar import BLOCK, Damaged, members
+from percentmatch.errors import UserError
+from percentmatch.files import is_part, new_part, write_atomic
+
+VERSION = 1
+SEED = 0  # of the order; that of training comes from the run's own
+MEGABYTE = 1 << 20
+
+
+@dataclass(frozen=True)
+class Shard:
+    """A shard to be written."""
+
+    path: Path
+    rows: list[int]  # of the manifest
+
+
+def write_shards(
+    manifest: Manifest,
+    out: Path,
+    *,
+    shard_mb: float = 256,
+    images_per_shard: int = 0,
+    workers: int | None = None,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+    say: Say = print_to_stderr,
+) -> dict[str, Any]:
+    """Write the images of a manifest into shards of about `shard_mb` megabytes, or of `images_per_shard` images each.
+
+    The files' bytes go in as they are, in a random order, with what is known of the labels as JSON. Shards that are
+    there and whole are kept; a folder with other images or settings is refused. `progress` counts images; returns the
+    plan, as it is kept in shards.json. Images that cannot be read are an error, or left out with `skip_bad`.
+    """
+    if shard_mb <= 0 or images_per_shard < 0:
+        raise UserError("--shard-mb and --images-per-shard must be above 0")
+    lengths = [_length(path) for path in manifest.paths]
+    order = torch.randperm(len(manifest), generator=torch.Generator().manual_seed(SEED)).tolist()
+    groups = _by_number(order, images_per_shard) if images_per_shard else _by_size(order, lengths, shard_mb * MEGABYTE)
+    shards = [Shard(out / f"shard-{number:06d}.tar", rows) for number, rows in enumerate(groups)]
+    plan = {
+        "version": VERSION,
+        "digest": _digest(manifest, lengths, groups),
+        "images": len(manifest),
+        "shards": [{"name": shard.path.name, "images": len(shard.rows)} for shard in shards],
+    }
+    _take_up(out, plan)
+    keys, stop, done = _keys(manifest), threading.Event(), 0
+    pool = ThreadPoolExecutor(workers or cores())
+    try:
+        work = [pool.submit(partial(_write, manifest, shard, keys, skip_bad, say, stop)) for shard in shards]
+        for future in as_completed(work):
+            done += future.result()
+            if progress:
+                progress(done, len(manifest))
+    except OSError as error:
+        raise UserError(f"cannot write '{out}': {error.strerror or error}; make room and run this again") from error
+    finally:
+        stop.set()
+        pool.shutdown(cancel_futures=True)
+    return plan
+
+
+def _length(path: Path) -> int:
+    try:
+        return os.stat(path).st_size
+    except (OSError, ValueError):  # told of when it is read
+        return 0
+
+
+def _by_number(order: list[int], number: int) -> list[list[int]]:
+    return [order[first : first + number] for first in range(0, len(order), number)]
+
+
+def _by_size(order: list[int], lengths: Sequence[int], most: float) -> list[list[int]]:
+    groups, room = [], 0.0
+    for row in order:
+        room -= BLOCK + -(-lengths[row] // BLOCK) * BLOCK
+        if room < 0:
+            groups.append([])
+            room = most - BLOCK - -(-lengths[row] // BLOCK) * BLOCK
+        groups[-1].append(row)
+    return groups
+
+
+def _digest(manifest: Manifest, lengths: Sequence[int], groups: list[list[int]]) -> str:
+    digest = hashlib.sha256(json.dumps([VERSION, manifest.ids, manifest.parts, manifest.class_names]).encode())
+    digest.update(json.dumps([lengths, [len(group) for group in groups]]).encode())
+    for piece in manifest.labels.bytes_of(torch.arange(len(manifest))):
+        digest.update(piece)
+    return digest.hexdigest()[:16]
+
+
+def _take_up(out: Path, plan: dict[str, Any]) -> None:
+    """Begin a folder, or go on with one that was begun in the same way."""
+    file = out / PLAN
+    try:
+        out.mkdir(parents=True, exist_ok=True)
+        if file.exists():
+            old = json.loads(file.read_bytes())
+            if not isinstance(old, dict) or old.get("digest") != plan["digest"]:
+                raise UserError(f"'{out}' holds shards of other images or settings; choose another --out")
+        elif not all(is_part(each) for each in out.iterdir()):
+            raise UserError(f"'{out}' is not empty; choose another --out")
+        else:
+            write_atomic(file, (json.dumps(plan, indent=0) + "\n").encode())
+    except ValueError:
+        raise UserError(f"'{file}' is damaged; choose another --out") from None
+    except OSError as error:
+        raise UserError(f"cannot write '{out}': {error.strerror or error}; choose another --out") from error
+
+
+def _keys(manifest: Manifest) -> list[str]:
+    """A name for each image: its id, so that no two are the same and the first dot begins the suffix."""
+    taken: set[str] = set()
+    keys = []
+    for name in manifest.ids:
+        stem = next((name[: -len(suffix)] for suffix in IMAGE_SUFFIXES if name.lower().endswith(suffix)), name)
+        *folders, last = [part for part in stem.split("/") if part not in ("", ".", "..")] or ["image"]
+        key = first = "/".join([*folders, last.replace(".", "_")])
+        number = 1
+        while key in taken:
+            number += 1
+            key = f"{first}_{number}"
+        taken.add(key)
+        keys.append(key)
+    return keys
+
+
+def _write(manifest: Manifest, shard: Shard, keys: list[str], skip_bad: bool, say: Say, stop: threading.Event) -> int:
+    """Write one shard, unless it is there; returns the number of its images, with those left out."""
+    wanted = [keys[row] for row in shard.rows]
+    if _is_whole(shard.path, wanted, skip_bad):
+        return len(wanted)
+    with new_part(shard.path) as part:
+        with open(part, "xb") as file:
+            with tarfile.open(fileobj=file, mode="w") as tar:
+                for row, key in zip(shard.rows, wanted, strict=True):
+                    if stop.is_set():
+                        return 0
+                    path = manifest.paths[row]
+                    try:
+                        content = read(path)
+                    except BadImage as error:
+                        bad = cannot_read(path, str(error))
+                        if not skip_bad:
+                            hint = "replace it or leave it out by --skip-bad-images"
+                            raise UserError(f"{manifest.sources[row]}: {bad}; {hint}") from None
+                        say(f"skipped: {bad}")
+                        continue
+                    suffix = path.suffix.lower()
+                    _add(tar, key + (suffix if suffix in IMAGE_SUFFIXES else IMAGE_SUFFIXES[0]), content)
+                    if note := _note(manifest, row):
+                        _add(tar, f"{key}.json", json.dumps(note, ensure_ascii=False).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(part, shard.path)
+    return len(wanted)
+
+
+def _is_whole(path: Path, keys: list[str], some_missing: bool) -> bool:
+    """Whether a shard is there to its end and holds these images, all of them or, where that may be, some."""
+    try:
+        with open(path, "rb") as file:
+            size = os.fstat(file.fileno()).st_size
+            found = [member.name.rpartition(".")[0] for member in members(file.fileno(), size)]
+    except (OSError, Damaged):
+        return False
+    found = list(dict.fromkeys(found))
+    rest = iter(keys)
+    return all(key in rest for key in found) if some_missing else found == keys
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)  # all else stays fixed, so that the same images give the same bytes
+    tar.addfile(info, io.BytesIO(content))
+
+
+def _note(manifest: Manifest, row: int) -> dict[str, Any]:
+    """What is known of an image, for JSON: names of classes that it shows, of others only where these need a word."""
+    targets, known, difficult = (table[[row]][0].tolist() for table in vars(manifest.labels).values())
+    classes = list(zip(manifest.class_names, targets, known, difficult, strict=True))
+    note: dict[str, Any] = {}
+    if any(known):
+        note["labels"] = [name for name, yes, sure, _ in classes if yes and sure]
+        note["unknown"] = [name for name, _, sure, _ in classes if not sure]
+        note["difficult"] = [name for name, _, _, hard in classes if hard]
+    note["part"] = manifest.parts[row]
+    return {name: value for name, value in note.items() if value or name == "labels"}

@@ -1,0 +1,156 @@
+"""The same network, trained faster on a GPU: normalisation, addition and ReLU in one kernel."""
+
+from functools import lru_cache
+from itertools import pairwise
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from timm.layers import BatchNormAct2d
+from timm.models.resnet import BasicBlock, Bottleneck, ResNet
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from percentmatch.models.classifier import Classifier
+
+
+@lru_cache(maxsize=1)
+def _kernels() -> Any:
+    """The kernels of this package by name, or none without triton."""
+    try:
+        from percentmatch.models.kernels import norm as fused_norm
+        from percentmatch.models.kernels import pool as fused_pool
+    except ImportError:
+        return None
+    return SimpleNamespace(
+        norm_act=fused_norm.norm_act, forked_relu=fused_norm.forked_relu, max_pool=fused_pool.max_pool
+    )
+
+
+def _here(layer: nn.Module, x: Tensor) -> Any:
+    """The kernels, where a layer trains on a GPU."""
+    return _kernels() if layer.training and x.is_cuda else None
+
+
+def forked(norm: Any, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    """relu(norm(x) + residual) of an nn.BatchNorm2d, twice; by one kernel where it trains on a GPU."""
+    if kernels := _here(norm, x):
+        return kernels.forked_relu(norm, x, residual)
+    y = nn.BatchNorm2d.forward(norm, x)
+    y = F.relu(y if residual is None else y + residual)
+    return y, y
+
+
+class QuickNorm(nn.BatchNorm2d):
+    def forward(self, input: Tensor) -> Tensor:
+        kernels = _here(self, input)
+        return kernels.norm_act(self, input) if kernels else super().forward(input)
+
+
+class QuickNormRelu(nn.BatchNorm2d):
+    """With the ReLU that follows, which is then left out."""
+
+    def forward(self, input: Tensor) -> Tensor:
+        return forked(self, input)[0]
+
+
+ACTS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.ReLU: 1, nn.ReLU6: 2}  # as `fused_norm` numbers them
+
+
+class QuickNormAct(BatchNormAct2d):
+    """timm's, with its activation in the same kernel if that is a ReLU or ReLU6, else after it."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        kernels, act = _here(self, x), ACTS.get(type(self.act))
+        if not kernels:
+            return super().forward(x)
+        return self.act(kernels.norm_act(self, x)) if act is None else kernels.norm_act(self, x, act=act)
+
+
+class QuickPool(nn.MaxPool2d):
+    def forward(self, input: Tensor) -> Tensor:
+        kernels = _here(self, input)
+        return kernels.max_pool(input) if kernels else super().forward(input)
+
+
+class _Block:
+    """One that can pass its output on twice: for the next block's convolution, and for its shortcut."""
+
+    forks = False
+
+    def forward(self: Any, x: Any) -> Any:  # a tensor, or one twice
+        x, shortcut = x if isinstance(x, tuple) else (x, x)
+        shortcut = shortcut if self.downsample is None else self.downsample(shortcut)
+        *inner, (conv, norm) = self.layers()
+        for convolve, normalise in inner:
+            x, _ = forked(normalise, convolve(x))
+        y = forked(norm, conv(x), shortcut)
+        return y if self.forks else y[0]
+
+
+class QuickBasicBlock(_Block, BasicBlock):
+    def layers(self) -> list[tuple[nn.Module, nn.Module]]:
+        return [(self.conv1, self.bn1), (self.conv2, self.bn2)]
+
+
+class QuickBottleneck(_Block, Bottleneck):
+    def layers(self) -> list[tuple[nn.Module, nn.Module]]:
+        return [(self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3)]
+
+
+QUICK: dict[type[nn.Module], type[nn.Module]] = {BasicBlock: QuickBasicBlock, Bottleneck: QuickBottleneck}
+
+
+def quicken(model: Classifier, device: torch.device) -> Classifier:
+    """The same model, parameters and names, in place; nothing on a CPU."""
+    backbone = model.backbone
+    if device.type != "cuda" or not _kernels():
+        return model
+    if type(backbone) is ResNet:
+        _quicken_resnet(backbone)
+    for module in backbone.modules():
+        if type(module) is nn.BatchNorm2d and _learns(module):
+            module.__class__ = QuickNorm
+        elif type(module) is BatchNormAct2d and _learns(module) and type(module.drop) is nn.Identity:
+            module.__class__ = QuickNormAct
+    return model
+
+
+def spare_search(model: Classifier, device: torch.device) -> None:
+    """Switch cuDNN's search off where it only costs: half a minute for each depthwise layer gains nothing."""
+    layers = (each for each in model.backbone.modules() if isinstance(each, nn.Conv2d))
+    if device.type == "cuda" and any(each.groups == each.in_channels > 1 for each in layers):
+        torch.backends.cudnn.benchmark = False
+
+
+def _quicken_resnet(backbone: Any) -> None:
+    """Blocks whose norms also add the shortcut, and the first pooling."""
+    blocks: list[Any] = [module for module in backbone.modules() if type(module) in QUICK]
+    for block in blocks:
+        if _plain(block):
+            block.__class__ = QUICK[type(block)]
+    for block, following in pairwise(blocks):  # in the order of the forward pass
+        block.forks = isinstance(block, _Block) and isinstance(following, _Block)
+    if type(backbone.bn1) is nn.BatchNorm2d and _learns(backbone.bn1) and type(backbone.act1) is nn.ReLU:
+        backbone.bn1.__class__, backbone.act1 = QuickNormRelu, nn.Identity()
+    pool = backbone.maxpool
+    if type(pool) is nn.MaxPool2d and (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (3, 2, 1, 1):
+        pool.__class__ = QuickPool
+
+
+def _plain(block: Any) -> bool:
+    """Convolution, normalisation and ReLU only."""
+    last = block.bn3 if isinstance(block, Bottleneck) else block.bn2
+    acts = [block.act1, block.act2, *([block.act3] if isinstance(block, Bottleneck) else [])]
+    extras = (block.se, block.drop_path)
+    return (
+        all(type(norm) is nn.BatchNorm2d and _learns(norm) for norm in {block.bn1, block.bn2, last})
+        and all(type(act) is nn.ReLU for act in acts)
+        and all(extra is None for extra in extras)
+        and all(type(extra) is nn.Identity for extra in (block.drop_block, block.aa))
+    )
+
+
+def _learns(norm: Any) -> bool:
+    """Whether it has weights and moving statistics."""
+    return norm.affine and norm.track_running_stats and norm.momentum is not None

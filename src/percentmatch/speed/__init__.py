@@ -1,6 +1,0 @@
-"""How fast training is on this machine, part by part, and beside a conventional pipeline."""
-
-from percentmatch.speed.bench import PARTS, run_speed
-from percentmatch.speed.sheets import Sheet, sheets
-
-__all__ = ["PARTS", "Sheet", "run_speed", "sheets"]

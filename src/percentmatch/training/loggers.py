@@ -1,0 +1,134 @@
+"""A run's log shown elsewhere as it is written: TensorBoard, Weights & Biases. What they show changes no result."""
+
+import os
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Generator, Sequence
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any
+
+from percentmatch.errors import UserError
+from percentmatch.files import write_atomic
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.settings.config import Config
+
+MEANS = ("upper", "lower", "gap", "weights", "positive_rate", "negative_rate")  # of classes
+
+
+def scalars(row: dict[str, Any]) -> dict[str, float]:
+    """The losses, rates and scores of a log row; of what it says class by class, the means."""
+    means = {}
+    for name in MEANS if row["kind"] == "train" else ():
+        known = [value for value in row["classes"].get(name, ()) if value is not None]
+        means |= {f"mean_{name}": sum(known) / len(known)} if known else {}
+    numbers = {name: value for name, value in row.items() if isinstance(value, float)}
+    return {f"{row['kind']}/{name}": value for name, value in {**numbers, **means}.items()}
+
+
+class Follower(ABC):
+    """Shows rows of a log. Made before a run, so that what it lacks is said at once."""
+
+    @abstractmethod
+    def begin(self, folder: RunFolder, config: Config) -> None:
+        """Take up the run, at its start or where it goes on."""
+
+    @abstractmethod
+    def row(self, row: dict[str, Any]) -> None: ...
+
+    @abstractmethod
+    def end(self, *, failed: bool) -> None: ...
+
+
+@contextmanager
+def following(followers: Sequence[Follower], folder: RunFolder, config: Config) -> Generator[None]:
+    """While active, the followers show what is written to the folder's log."""
+    begun: list[Follower] = []
+    failed = True
+    try:
+        for follower in followers:
+            follower.begin(folder, config)
+            begun.append(follower)
+        folder.readers = [follower.row for follower in begun]
+        yield
+        failed = False
+    finally:
+        folder.readers = []
+        for follower in begun:
+            follower.end(failed=failed)
+
+
+class TensorBoard(Follower):
+    """Event files in `tensorboard` of the run folder. A resumed run shows its log anew from the start."""
+
+    def __init__(self) -> None:
+        try:
+            from torch.utils.tensorboard import SummaryWriter
+        except ImportError as error:
+            raise _missing("tensorboard") from error
+        self.open = SummaryWriter
+
+    def begin(self, folder: RunFolder, config: Config) -> None:
+        self.writer = self.open(str(folder.path / "tensorboard"), purge_step=0)  # what was shown before is dropped
+        for _, row in folder.read_log():
+            self.row(row)
+
+    def row(self, row: dict[str, Any]) -> None:
+        for name, value in scalars(row).items():
+            self.writer.add_scalar(name, value, row["step"])
+        self.writer.flush()
+
+    def end(self, *, failed: bool) -> None:
+        self.writer.close()
+
+
+class Wandb(Follower):
+    """A run of Weights & Biases with the folder's name; `wandb_id` in the folder says which, so that it goes on.
+
+    Its own settings come from the environment: WANDB_PROJECT, WANDB_MODE=offline and others.
+    """
+
+    def __init__(self) -> None:
+        try:
+            self.wandb: Any = import_module("wandb")
+        except ImportError as error:
+            raise _missing("wandb") from error
+        if self.wandb.setup().settings.mode == "online":
+            self._try(self.wandb.login)
+
+    def begin(self, folder: RunFolder, config: Config) -> None:
+        place = folder.path / "wandb_id"
+        known = place.exists()
+        if not known:
+            write_atomic(place, secrets.token_hex(4).encode())
+        self.run = self._try(
+            self.wandb.init,
+            project=os.environ.get("WANDB_PROJECT", "percentmatch"),
+            name=folder.path.resolve().name,
+            id=place.read_text(),
+            resume="allow",
+            dir=str(folder.path),
+            config=config.to_dict(),
+            settings=self.wandb.Settings(console="off"),
+        )
+        self.first = self.run.step  # a run that goes on may write rows again that are there
+        for _, row in [] if known else folder.read_log():
+            self.row(row)
+
+    def row(self, row: dict[str, Any]) -> None:
+        if row["step"] >= self.first and (shown := scalars(row)):
+            self.run.log(shown, step=row["step"])
+
+    def end(self, *, failed: bool) -> None:
+        self.run.finish(exit_code=int(failed))
+
+    def _try(self, do: Any, **options: Any) -> Any:
+        try:
+            return do(**options)
+        except self.wandb.errors.Error as error:
+            reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
+            raise UserError(f"wandb: {reason}; run 'wandb login', or set WANDB_MODE=offline") from error
+
+
+def _missing(package: str) -> UserError:
+    return UserError(f'--{package} needs {package}, which is not installed; run pip install "percentmatch[{package}]"')

@@ -1,0 +1,82 @@
+"""Optimizer, learning-rate schedule and the moving average of the weights."""
+
+import copy
+import math
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from percentmatch.settings.config import Config
+
+START_DIVISOR, END_DIVISOR = 25.0, 1e4  # as torch's OneCycleLR
+
+
+def build_optimizer(model: nn.Module, config: Config, device: torch.device) -> torch.optim.Optimizer:
+    """Adam or AdamW; weight decay on tensors of two or more dimensions only."""
+    trained = [p for p in model.parameters() if p.requires_grad]
+    groups = [
+        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
+        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+    ]
+    kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
+    return kind(groups, **device_options(config.lr, device))
+
+
+def device_options(lr: float, device: torch.device) -> dict[str, Any]:
+    """On a GPU the learning rate is a tensor and the step can be captured."""
+    cuda = device.type == "cuda"
+    rate = torch.tensor(lr, device=device) if cuda else lr
+    return {"lr": rate, "fused": cuda, "capturable": cuda}
+
+
+def lr_at(step: int, *, max_lr: float, total_steps: int, warmup_ratio: float) -> float:
+    """The one-cycle rate: a cosine up to `max_lr`, then a cosine down to almost nothing."""
+    peak, last = max(warmup_ratio * total_steps - 1, 0), total_steps - 1
+    start, end = max_lr / START_DIVISOR, max_lr / START_DIVISOR / END_DIVISOR
+    if step < peak:
+        return _cosine(start, max_lr, step / peak)
+    return _cosine(max_lr, end, (step - peak) / (last - peak) if last > peak else 0)
+
+
+def _cosine(start: float, end: float, progress: float) -> float:
+    return end + (start - end) / 2 * (1 + math.cos(math.pi * progress))
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: Tensor) -> None:
+    """From a tensor () on the optimizer's device."""
+    for group in optimizer.param_groups:
+        if lr.is_cuda:
+            group["lr"].copy_(lr)
+        else:
+            group["lr"] = float(lr)
+
+
+class Ema:
+    """The moving average of a model's weights and buffers, in eval mode: the teacher, and the model that is scored.
+
+    Early on the average is short, (1 + step) / (10 + step), so that it does not remember the random start.
+    """
+
+    def __init__(self, model: nn.Module, decay: float) -> None:
+        self.model, self.decay = copy.deepcopy(model).eval().requires_grad_(False), decay
+
+    def weight(self, step: int) -> float:
+        """What the student weighs in the average after a step."""
+        return 1 - min(self.decay, (1 + step) / (10 + step))
+
+    @torch.no_grad()
+    def update(self, model: nn.Module, weight: Tensor) -> None:
+        """Move towards the student by `weight` (), a tensor on its device."""
+        mine, theirs = self.model.state_dict(), model.state_dict()
+        averaged = [name for name, value in mine.items() if value.is_floating_point()]
+        old, new = [mine[name] for name in averaged], [theirs[name] for name in averaged]
+        if weight.is_cuda:
+            moves = torch._foreach_sub(new, old)
+            torch._foreach_mul_(moves, weight.float())
+            torch._foreach_add_(old, moves)
+        else:
+            torch._foreach_lerp_(old, new, float(weight))
+        counters = [name for name in mine if name not in set(averaged)]  # BatchNorm's
+        if counters:
+            torch._foreach_copy_([mine[name] for name in counters], [theirs[name] for name in counters])

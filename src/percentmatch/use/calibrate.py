@@ -1,0 +1,63 @@
+"""A finished run's probabilities and thresholds, fitted anew."""
+
+from collections.abc import Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from percentmatch.data.pixels.cache import Progress
+from percentmatch.errors import UserError
+from percentmatch.files import write_atomic, write_json
+from percentmatch.models import classifier_bytes
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.calibration import decide
+from percentmatch.scoring.predictions import logits
+from percentmatch.use.evaluate import open_files, open_run
+
+
+def recalibrate(
+    run: str | Path,
+    *,
+    labels: Path | None = None,
+    images: Path | None = None,
+    moved: Mapping[str, Any] | None = None,
+    precision: float | None = None,
+    recall: float | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Rewrite what a run's model knows of decisions, and the lines on them in metrics.json; returns the summary.
+
+    The images are the run's validation images, or all rows of the file `labels`, whose paths begin at `images`.
+    """
+    folder = RunFolder(Path(run))
+    if (folder.path / "config.json").exists() and not folder.config.exists():
+        raise UserError(f"'{run}' is an exported model; calibrate the run it comes from, then export that again")
+    if labels:
+        model, card, loaded, place = open_files(run, labels, images, device, progress=progress)
+    else:
+        if folder.split.exists() and not folder.read_split().validation:
+            raise UserError(f"the run in '{run}' has no validation images; give labeled ones by --labels")
+        model, card, loaded, place = open_run(run, "validation", device, moved=moved, progress=progress)
+    found = logits(model, loaded.pixels, card, place)
+    if not found.isfinite().all():
+        raise UserError(f"the model in '{run}' gives scores that are not finite numbers: training has diverged")
+    decided = decide(
+        found,
+        *loaded.scoring_labels(count_difficult=False),
+        task=card.task,
+        class_names=card.class_names,
+        precision=precision,
+        recall=recall,
+    )
+    if decided is None:
+        raise UserError(
+            f"{labels or 'the validation part'} has no label that is 1, or none that is 0; calibrate with other files "
+            "by --labels"
+        )
+    decisions, summary = decided
+    metrics = folder.read_metrics() if folder.metrics.exists() else None
+    write_atomic(folder.model, classifier_bytes(model, replace(card, decisions=decisions)))
+    if metrics is not None:
+        write_json(folder.metrics, {**metrics, **summary})
+    return summary

@@ -1,0 +1,117 @@
+"""Scores of a saved model: on a part of its run's split, or on other files."""
+
+import contextlib
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from percentmatch.data import Data, Images, load_data, load_images, read_labels
+from percentmatch.data.labels import check_single
+from percentmatch.data.pixels.cache import Progress
+from percentmatch.data.pixels.load import print_to_stderr
+from percentmatch.distributed.device import pick_device
+from percentmatch.errors import UserError
+from percentmatch.models import Card, Classifier, load_classifier
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.predictions import evaluate, probabilities
+
+Opened = tuple[Classifier, Card, Images, torch.device]
+
+
+def score_run(
+    path: str | Path,
+    part: str = "test",
+    device: str = "auto",
+    *,
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Score the model a run has saved on one part of its split.
+
+    `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
+    """
+    model, card, images, place = open_run(path, part, device, data=data, moved=moved, progress=progress)
+    return evaluate(probabilities(model, images.pixels, card, place), images, card.task)
+
+
+def open_run(
+    path: str | Path,
+    part: str = "test",
+    device: str = "auto",
+    *,
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> Opened:
+    """What `score_run` scores: model, card, images and device."""
+    if part not in ("test", "validation"):
+        raise UserError(f"no part is called {part!r}; choose test or validation")
+    folder, place = RunFolder(Path(path)), pick_device(device)
+    config = folder.read_config() if data else folder.read_moved(moved or {})
+    model, card = load_classifier(folder.model, place)
+    data = data or load_data(config, progress=progress)
+    if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
+        raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs")
+    if card.class_names != data.pool.class_names:
+        odd = sorted({*card.class_names} ^ {*data.pool.class_names}) or ["their order"]
+        raise UserError(
+            f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
+            "score other files by --labels"
+        )
+    ids = getattr(folder.read_split(), part)
+    if not ids:
+        other = "validation" if part == "test" else "test"
+        raise UserError(f"the run in '{path}' has no {part} images; try --part {other}, or --labels with other files")
+    return model, card, (data.test if part == "test" else data.pool).part(ids), place
+
+
+def score_files(
+    path: str | Path,
+    labels: Path,
+    images: Path | None = None,
+    device: str = "auto",
+    *,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Score the model a run has saved on other files: all rows of a file of labels with the model's classes."""
+    model, card, loaded, place = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
+    return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)
+
+
+def open_files(
+    path: str | Path,
+    labels: Path,
+    images: Path | None = None,
+    device: str = "auto",
+    *,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+) -> Opened:
+    """What `score_files` scores: model, card, images and device."""
+    place, folder = pick_device(device), RunFolder(Path(path))
+    model, card = load_classifier(folder.model if folder.path.is_dir() else folder.path, place)
+    manifest = read_labels(labels, images, classes=card.class_names)
+    if card.task == "single-label":
+        check_single(manifest.labels, manifest.ids, manifest.sources)
+    if learnt := _learnt_from(folder, manifest.paths):
+        print_to_stderr(f"{learnt:,} of these {len(manifest):,} images are among those that the model has learnt from")
+    loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
+    return model, card, loaded, place
+
+
+def _learnt_from(folder: RunFolder, paths: Sequence[Path]) -> int:
+    """How many of these files are labeled images of the run, if it was trained on files."""
+    if not folder.split.exists():
+        return 0
+    with contextlib.suppress(UserError):  # a damaged run can still be scored
+        config, split = folder.read_config(), folder.read_split()
+        base = Path(config.images or config.labels)
+        base = base if base.is_dir() else base.parent
+        learnt = {os.path.realpath(base / name) for name in split.labeled} if config.labels else set()
+        return sum(os.path.realpath(path) in learnt for path in paths)
+    return 0

@@ -1,0 +1,248 @@
+"""A trained model for other programs: one ONNX file, or a folder for Python and the Hugging Face Hub."""
+
+import html
+import json
+import logging
+import os
+import re
+import shutil
+import warnings
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub import PyTorchModelHubMixin
+from torch import Tensor
+from torch.nn import functional as F
+
+from percentmatch.errors import UserError
+from percentmatch.files import beside, cannot_write, write_atomic, write_json
+from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, read_card
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.calibration import probabilities_of, thresholds_of
+from percentmatch.scoring.predictions import logits
+from percentmatch.use.predict import Predictor
+
+TOLERANCE = 1e-4  # between the probabilities of onnxruntime and torch
+MOST_BYTES = 2**31 - 2**20  # one ONNX file holds 2 GiB
+
+
+class ImageClassifier(Classifier, PyTorchModelHubMixin, library_name="percentmatch", tags=["image-classification"]):
+    """A classifier with all that is done to its input and output.
+
+    RGB squares (n, s, s, 3) uint8, s the card's decode_size -> calibrated probabilities (n, c). The keyword arguments
+    are the fields of a `Card`, as config.json holds them.
+    """
+
+    shrink: Tensor  # (size, s)
+    colour: Tensor  # (2, 3, 1, 1) mean and std
+    affine: Tensor  # (2, c) scale and shift of the logits
+
+    def __init__(self, **fields: Any) -> None:
+        card = read_card(fields)
+        built = build_classifier(
+            card.backbone,
+            num_classes=len(card.class_names),
+            head=card.head,
+            image_size=card.image_size,
+            dropout=card.dropout,
+        )
+        super().__init__(built.backbone, built.head)
+        self.card = card
+        unit = torch.eye(card.decode_size)[None, None]  # (1, 1, s, s)
+        shape = card.image_size, card.decode_size
+        decisions = card.decisions
+        constants = {
+            "shrink": F.interpolate(unit, shape, mode="bilinear", antialias=True)[0, 0],
+            "colour": torch.tensor([card.mean, card.std])[:, :, None, None],
+            "affine": torch.tensor([decisions.scale, decisions.shift] if decisions else [[1.0], [0.0]]),
+        }
+        for name, constant in constants.items():
+            self.register_buffer(name, constant, persistent=False)  # the file holds the weights only
+
+    def forward(self, images: Tensor) -> Tensor:
+        """As `augment.resize`, but by matrices: runtimes agree on products, and differ in how they resize."""
+        views = images.permute(0, 3, 1, 2).float()
+        if self.card.image_size != self.card.decode_size:
+            views = (self.shrink @ (views @ self.shrink.T)).round()
+        scale, shift = self.affine
+        found = super().forward((views / 255 - self.colour[0]) / self.colour[1]).float() * scale + shift
+        return found.softmax(dim=1) if self.card.task == "single-label" else found.sigmoid()
+
+    def _save_pretrained(self, save_directory: Path) -> None:
+        """With the card in the file, so that `Predictor` reads what is saved or pushed."""
+        write_atomic(save_directory / "model.safetensors", classifier_bytes(self, self.card))
+
+
+def export(model: str | Path, out: Path) -> list[str]:
+    """Write the model of a run folder or file to `out`, a file that ends in .onnx or a new folder; says what it did."""
+    predictor = Predictor(model, "cpu")
+    if out.suffix.lower() == ".onnx":
+        if out.exists() and not out.is_file():
+            raise UserError(f"--out {out} is no file; name a new one")
+        content, apart = onnx_bytes(predictor)
+        try:
+            out.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(out, error) from error
+        write_atomic(out, content)
+        return [f"onnx  {out}  {len(content) / 1e6:.1f} MB", f"onnxruntime and torch agree within {apart:.0e}"]
+    folder = RunFolder(Path(model))
+    write_folder(predictor, out, folder.read_metrics() if folder.metrics.exists() else {})
+    return [f"folder  {out}  (model.safetensors, config.json, README.md)"]
+
+
+def with_preprocessing(predictor: Predictor) -> ImageClassifier:
+    model = ImageClassifier(**json.loads(json.dumps(asdict(predictor.card))))
+    model.load_state_dict(predictor.network.state_dict())
+    return model.eval()
+
+
+def onnx_bytes(predictor: Predictor) -> tuple[bytes, float]:
+    """The ONNX file, and how far onnxruntime's probabilities are from torch's; an error if they do not agree."""
+    try:
+        import onnx
+        import onnxruntime
+        import onnxscript  # noqa: F401  torch's exporter needs it
+    except ImportError as error:
+        raise UserError(
+            f'an ONNX file needs {error.name}, which is not installed; run pip install "percentmatch[export]"'
+        ) from None
+    card = predictor.card
+    model = with_preprocessing(predictor)
+    size = sum(each.numel() * each.element_size() for each in model.state_dict().values())
+    if size > MOST_BYTES:
+        raise UserError(f"the {size / 2**30:.1f} GiB of {card.backbone} do not fit into an ONNX file; export a folder")
+    pixels = _examples(card.decode_size)
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # it tells what it does not simplify
+    try:
+        with warnings.catch_warnings(action="ignore"), torch.no_grad():
+            program: Any = torch.onnx.export(
+                model,
+                (pixels,),
+                dynamo=True,
+                verbose=False,
+                external_data=False,
+                input_names=["pixels"],
+                output_names=["probabilities"],
+                dynamic_shapes=({0: torch.export.Dim("n")},),
+            )
+    except Exception as error:  # torch's exporter refuses a model in many ways
+        reason = next(iter(str(error).splitlines()), "")
+        raise UserError(f"torch cannot export {card.backbone} as ONNX ({type(error).__name__}: {reason})") from error
+    proto = program.model_proto
+    onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in onnx_facts(card).items()})
+    content = proto.SerializeToString()
+    try:
+        session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
+        found: list[Any] = [session.run(None, {"pixels": batch.numpy()})[0] for batch in (pixels, pixels[:1])]
+    except Exception as error:  # onnxruntime has a dozen kinds, and none above them
+        reason = next(iter(str(error).splitlines()), "")
+        raise UserError(f"onnxruntime cannot run the exported {card.backbone} ({reason}); export a folder") from error
+    wanted = probabilities_of(logits(predictor.network, pixels.permute(0, 3, 1, 2), card, predictor.device), card)
+    apart = max(float((torch.as_tensor(each) - wanted[: len(each)]).abs().max()) for each in found)
+    if not apart <= TOLERANCE:
+        raise UserError(
+            f"onnxruntime's probabilities differ from torch's by {apart:.1e}, more than {TOLERANCE:.0e}; nothing is "
+            "written: export a folder, or try another version of onnxruntime"
+        )
+    return content, apart
+
+
+def onnx_facts(card: Card) -> dict[str, Any]:
+    """The metadata of an ONNX file, each value as JSON."""
+    names = ("class_names", "task", "decode_size", "image_size", "frame", "mean", "std", "backbone", "version")
+    return {**{name: getattr(card, name) for name in names}, "thresholds": thresholds_of(card)}
+
+
+def _examples(side: int) -> Tensor:
+    """Noise, noise in large squares, and ramps: (3, side, side, 3) uint8."""
+    generator = torch.Generator().manual_seed(0)
+    noise = torch.randint(256, (2, 3, side, side), generator=generator, dtype=torch.uint8)
+    squares = F.interpolate(noise[1:, :, :4, :4].float(), (side, side), mode="nearest").byte()
+    ramp = torch.linspace(0, 255, side).byte()
+    ramps = torch.stack([ramp.expand(side, side), ramp[:, None].expand(side, side), ramp.flip(0).expand(side, side)])
+    return torch.cat([noise[:1], squares, ramps[None]]).permute(0, 2, 3, 1).contiguous()
+
+
+def write_folder(predictor: Predictor, out: Path, metrics: dict[str, Any]) -> None:
+    """A folder that `Predictor` and `ImageClassifier.from_pretrained` load, moved into place when it is complete."""
+    if out.exists() and (not out.name or not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"--out {out} is there already; name a new folder, or a file that ends in .onnx")
+    new = beside(out)
+    try:
+        new.mkdir(parents=True)
+        write_atomic(new / "model.safetensors", classifier_bytes(predictor.network, predictor.card))
+        write_json(new / "config.json", asdict(predictor.card))
+        write_atomic(new / "README.md", model_card(predictor.card, metrics).encode())
+        os.replace(new, out)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    finally:
+        shutil.rmtree(new, ignore_errors=True)
+
+
+def model_card(card: Card, metrics: dict[str, Any]) -> str:
+    """README.md of an exported folder."""
+
+    def cell(text: str) -> str:
+        return re.sub(r"[|\[\]`]", lambda found: f"&#{ord(found[0])};", html.escape(" ".join(text.split())))
+
+    decisions, thresholds = card.decisions, thresholds_of(card)
+    if thresholds is None:
+        classes = [f"- {cell(name)}" for name in card.class_names]
+    else:
+        rows = [f"| {cell(name)} | {t:.4f} |" for name, t in zip(card.class_names, thresholds, strict=True)]
+        classes = ["| class | threshold |", "|---|---|", *rows]
+    scores = [
+        f"- {part} mAP {100 * metrics[part]['ema']['mAP']:.2f} on {metrics[part]['ema']['num_images']} images"
+        for part in ("validation", "test")
+        if part in metrics and metrics[part]["ema"]["mAP"] is not None
+    ]
+    errors = metrics.get("calibration")
+    if errors and decisions:
+        scores.append(f"- calibration error (ECE) {errors['ece_before']:.4f} raw, {errors['ece_after']:.4f} calibrated")
+    best = "the most probable class is decided for"
+    chosen = best if thresholds is None else "a class is decided for from its threshold on"
+    kept = "its central square" if card.frame == "center" else "all of it"
+    return "\n".join(
+        [
+            "---",
+            "library_name: percentmatch",
+            "pipeline_tag: image-classification",
+            f"tags: [image-classification, {card.task}, semi-supervised, model_hub_mixin]",
+            "---",
+            "",
+            f"# {cell(card.backbone)}, {len(card.class_names)} classes",
+            "",
+            f"A {card.task} image classifier trained with PercentMatch {card.version}: {cell(card.backbone)} with a "
+            f"{card.head} head.",
+            "",
+            "```python",
+            "from percentmatch import Predictor",
+            "",
+            'predictor = Predictor("this-folder")',
+            'predictor.predict_proba(["photo.jpg"])  # (images, classes)',
+            "```",
+            "",
+            f"Probabilities are {'calibrated on labeled images' if decisions else 'the own ones of the network'}; "
+            f"{chosen}.",
+            *(["", "## Scores", "", *scores] if scores else []),
+            "",
+            "## Classes",
+            "",
+            *classes,
+            "",
+            "## Preprocessing",
+            "",
+            f"Turn the image as its EXIF data says; RGB, transparency on white; resize {kept} to "
+            f"{card.decode_size} x {card.decode_size} pixels (Pillow, bilinear), then to {card.image_size} x "
+            f"{card.image_size} (torch, bilinear, antialiased, rounded); divide by 255, subtract the mean {card.mean} "
+            f"and divide by {card.std}.",
+            "",
+            "`percentmatch.use.export.ImageClassifier.from_pretrained` is the network with all but the first resizing: "
+            f"uint8 (n, {card.decode_size}, {card.decode_size}, 3) in, probabilities out.",
+            "",
+        ]
+    )

@@ -1,0 +1,251 @@
+"""Images in, probabilities and decisions out: `Predictor` in Python, and a CSV or JSON Lines file for the command."""
+
+import io
+import json
+import os
+import re
+import sys
+import warnings
+from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import IO, Literal
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+
+from percentmatch.data.pixels.cache import Progress, cores
+from percentmatch.data.pixels.decode import decode, square
+from percentmatch.data.pixels.load import print_to_stderr
+from percentmatch.data.readers.folder import is_image_name, read_folder, read_list
+from percentmatch.data.readers.table import LABEL_HEADERS, PART_HEADERS, guard, write_row
+from percentmatch.distributed.device import pick_device
+from percentmatch.errors import UserError
+from percentmatch.files import replacing_named
+from percentmatch.models import load_classifier
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.calibration import decisions_of, probabilities_of
+from percentmatch.scoring.predictions import logits
+
+CHUNK = 64  # images decoded and scored at a time
+Source = str | Path | Image.Image | np.ndarray | Tensor  # an image
+Form = Literal["csv", "jsonl"]
+FORM_OF: dict[str, Form] = {"": "csv", ".csv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
+
+
+class Predictor:
+    """A trained model for images: the path of a run folder, of an exported folder or of a model.safetensors.
+
+    Images are given as paths, Pillow images, or uint8 arrays or tensors (h, w, 3) in RGB, in a list or one alone; a
+    path alone may also be a folder, or a text file with one path a line. A row answers each image, in their order; what
+    a text file names twice is one image.
+    """
+
+    def __init__(self, model: str | Path, device: str = "auto") -> None:
+        path = Path(model)
+        self.device = pick_device(device)
+        self.network, self.card = load_classifier(RunFolder(path).model if path.is_dir() else path, self.device)
+
+    @property
+    def classes_(self) -> np.ndarray:
+        return np.array(self.card.class_names)
+
+    def predict_proba(self, images: Source | Iterable[Source], *, raw: bool = False) -> np.ndarray:
+        """The probability of each class: (n, c) float64; calibrated where the model knows how, and not with `raw`."""
+        return probabilities_of(self._logits(images), self.card, raw=raw).numpy()
+
+    def predict(self, images: Source | Iterable[Source]) -> np.ndarray:
+        """1 for each class that is decided for, else 0: (n, c); with one label an image, its class: (n,)."""
+        decided = decisions_of(self._logits(images), self.card)
+        return self.classes_[decided.argmax(dim=1).numpy()] if self.card.task == "single-label" else decided.numpy()
+
+    def stream(self, images: Sequence[Source]) -> Iterator[tuple[list[int], Tensor, list[str]]]:
+        """Chunk by chunk: the rows of the images that could be read, their logits, a sentence for each other one."""
+        with ThreadPoolExecutor(cores()) as pool:  # Pillow lets other threads run while it decodes
+            for first in range(0, len(images), CHUNK):
+                with warnings.catch_warnings(action="ignore"):  # here, as it is not for one thread among others
+                    found = list(enumerate(pool.map(self._read, images[first : first + CHUNK]), first))
+                good = [(row, pixels) for row, pixels in found if isinstance(pixels, Tensor)]
+                scored = torch.zeros(0, len(self.card.class_names))
+                if good:
+                    pixels = torch.stack([pixels for _, pixels in good])
+                    scored = logits(self.network, pixels, self.card, self.device)
+                if not scored.isfinite().all():
+                    raise UserError("the model gives scores that are not finite numbers: its training has diverged")
+                yield [row for row, _ in good], scored, [reason for _, reason in found if isinstance(reason, str)]
+
+    def _logits(self, images: Source | Iterable[Source]) -> Tensor:
+        if isinstance(images, str | Path):
+            given: list[Source] = [*find([Path(images)])]
+        elif isinstance(images, Image.Image) or (isinstance(images, np.ndarray | Tensor) and images.ndim == 3):
+            given = [images]
+        else:
+            given = list(images)
+        parts = [torch.zeros(0, len(self.card.class_names))]
+        for _, scored, bad in self.stream(given):
+            if bad:
+                raise UserError(bad[0])
+            parts.append(scored)
+        return torch.cat(parts)
+
+    def _read(self, image: Source) -> Tensor | str:
+        """The image as the model's square (3, s, s), or what is wrong with it."""
+        size, frame = self.card.decode_size, self.card.frame
+        try:
+            if isinstance(image, str | Path):
+                str(image).encode()
+                return torch.from_numpy(decode(Path(image), size, frame))
+            if isinstance(image, Image.Image):
+                image.load()
+                return torch.from_numpy(square(image, size, frame))
+        except UserError as error:
+            return str(error)
+        except UnicodeEncodeError:
+            return f"cannot read image {str(image)!a}: its name is not valid UTF-8; rename the file"
+        except (OSError, ValueError, SyntaxError) as error:
+            return f"cannot read a Pillow image: {' '.join(str(error).split())}; replace it"
+        pixels = np.asarray(image.cpu() if isinstance(image, Tensor) else image)
+        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+            return f"an image is {pixels.dtype} of shape {pixels.shape}; give uint8 (height, width, 3) in RGB"
+        return torch.from_numpy(square(Image.fromarray(np.ascontiguousarray(pixels)), size, frame))
+
+
+def predict(
+    model: Path,
+    sources: Sequence[Path],
+    out: Path | None,
+    *,
+    form: Form | None = None,
+    raw: bool = False,
+    device: str = "auto",
+    progress: Progress | None = None,
+    say: Callable[[str], None] = print_to_stderr,
+) -> tuple[int, int]:
+    """Write labels and probabilities of each image of `sources`; returns how many were scored, and how many not.
+
+    `model` is as for `Predictor`; a source is an image, a folder or a text file with one path a line. `say` gets a
+    sentence for each image that cannot be read. The form is that of the suffix of `out` if it is not given. Without
+    `out` the table goes to standard output. The file is moved into place when it is complete; until the first images
+    are scored nothing is written.
+    """
+    if out and out.is_dir():
+        raise UserError(f"--out {out} is a folder; name a file")
+    form = form or (FORM_OF.get(out.suffix.lower()) if out else "csv")
+    if form is None:
+        raise UserError(f"--out {out}: name a file that ends in .csv or .jsonl, or say --format csv or jsonl")
+    paths = find(sources)
+    predictor = Predictor(model, device)
+    names = predictor.card.class_names
+    lines = _json_lines if form == "jsonl" else _csv_lines
+    if out and out.is_file() and not _is_prediction(out, names):
+        raise UserError(f"--out {out} is there already and holds no predictions of this model; name a new file")
+    if form == "csv" and (odd := next((name for name in names if ";" in name), None)):
+        raise UserError(f"the class '{odd}' holds a ';', which divides labels in a CSV file; use --format jsonl")
+    done = skipped = 0
+    with _opened(out) as file:
+        for rows, scored, bad in predictor.stream(paths):
+            for sentence in bad:
+                say(f"skipped: {sentence}")
+            if rows:
+                answers = probabilities_of(scored, predictor.card, raw=raw), decisions_of(scored, predictor.card)
+                lines(file, [paths[row] for row in rows], *answers, names, header=not done)
+            done, skipped = done + len(rows), skipped + len(bad)
+            if progress:
+                progress(done + skipped, len(paths))
+        if not done:
+            raise UserError(f"none of the {len(paths)} images can be read")
+    return done, skipped
+
+
+def find(sources: Sequence[Path]) -> list[Path]:
+    """The image files that the sources name, in their order; what a source before names, by any path, is left out."""
+    paths: list[Path] = []
+    seen: set[str] = set()
+    for source in sources:
+        if not os.path.exists(source):
+            raise UserError(f"there is no file {source}; check the path")
+        if source.is_dir():
+            found = read_folder(source).paths
+        else:
+            found = (source,) if is_image_name(source.name) else _listed(source)
+        real = [os.path.realpath(path) for path in found]
+        paths += [path for path, place in zip(found, real, strict=True) if place not in seen]
+        seen.update(real)
+    if not paths:
+        raise UserError("no image is named; give images, a folder or a text file with one path a line")
+    return paths
+
+
+def _listed(source: Path) -> tuple[Path, ...]:
+    try:
+        return read_list(source).paths
+    except UserError as error:
+        raise UserError(f"{source} is read as a list of paths, as it is not named like an image: {error}") from None
+
+
+def _csv_lines(
+    file: IO[str], paths: list[Path], scores: Tensor, decided: Tensor, names: Sequence[str], *, header: bool
+) -> None:
+    """A row an image: its path, the classes decided for, and the probability of each class. `read_table` reads it.
+
+    A cell that a spreadsheet might run is guarded: a path by `./`, a class by an apostrophe. So is a class that names
+    a column of labels files.
+    """
+    if header:
+        write_row(file, _header(names))
+    for path, row, yes in zip(map(str, paths), scores.tolist(), decided.tolist(), strict=True):
+        labels = [guard(name) for name, chosen in zip(names, yes, strict=True) if chosen]
+        joined = ";".join(labels)
+        if joined.startswith(("[", "{", "?")) or (len(labels) == 1 and re.search(r"[\s,|]", joined)):
+            joined = f";{joined}"  # else it would be read as a list, as unknown, or divided at its space, comma or bar
+        write_row(file, [path if guard(path) == path else f"./{path}", joined, *(f"{p:.6f}" for p in row)])
+
+
+def _header(names: Sequence[str]) -> list[str]:
+    taken = (*LABEL_HEADERS, *PART_HEADERS)
+    return ["image", "labels", *(f"'{name}" if name.strip().lower() in taken else guard(name) for name in names)]
+
+
+def _is_prediction(file: Path, names: Sequence[str]) -> bool:
+    """Whether a file is empty, or begins as those for these classes do, so that nothing is lost if it is replaced."""
+    header = io.StringIO()
+    write_row(header, _header(names))
+    try:
+        with open(file, "rb") as content:
+            start = content.read(len(header.getvalue().encode()))
+    except OSError:
+        return True  # what is wrong is said when it is written
+    return not start or start == header.getvalue().encode() or start.startswith(b'{"image": ')
+
+
+def _json_lines(
+    file: IO[str], paths: list[Path], scores: Tensor, decided: Tensor, names: Sequence[str], *, header: bool
+) -> None:
+    """An object an image; `confidence` is the probability that the decision on the class is right."""
+    sure = torch.where(decided > 0, scores, 1 - scores)
+    tables = ((scores * 1e6).round() / 1e6, decided, (sure * 1e6).round() / 1e6)
+    for path, yes, *rows in zip(paths, decided.tolist(), *(table.tolist() for table in tables), strict=True):
+        labels = [name for name, chosen in zip(names, yes, strict=True) if chosen]
+        probability, decision, confidence = (dict(zip(names, row, strict=True)) for row in rows)
+        answer = {"image": str(path), "labels": labels, "probability": probability, "decision": decision}
+        file.write(json.dumps({**answer, "confidence": confidence}, ensure_ascii=False) + "\n")
+
+
+@contextmanager
+def _opened(out: Path | None) -> Generator[IO[str]]:
+    """Standard output, or a file; if it does not come about, the folders that were made for it go again."""
+    if out is None:
+        yield sys.stdout
+        return
+    made = [folder for folder in out.parents if not folder.exists()]  # the innermost first
+    try:
+        with replacing_named(out) as file:
+            yield file
+    except BaseException:
+        for folder in made:
+            with suppress(OSError):
+                folder.rmdir()
+        raise

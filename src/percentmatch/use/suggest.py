@@ -1,0 +1,222 @@
+"""Which unlabeled images to label next: unsure positives of weak classes with few labels, no two alike."""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from percentmatch.console.tables import cell, figures, first, percent, show
+from percentmatch.data import Data, Images, load_data, read_manifest
+from percentmatch.data.pixels.cache import Progress
+from percentmatch.data.pixels.load import print_to_stderr
+from percentmatch.data.readers.detect import only_file
+from percentmatch.data.readers.folder import read_utf8
+from percentmatch.data.readers.label_studio import is_export
+from percentmatch.data.readers.metadata import metadata_files
+from percentmatch.data.readers.table import NOTHING_KNOWN, NOWHERE, Table, guard, open_table, write_row
+from percentmatch.distributed.device import pick_device
+from percentmatch.errors import UserError
+from percentmatch.files import replacing_named
+from percentmatch.models import Card, Classifier, load_classifier
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.calibration import probabilities_of
+from percentmatch.scoring.predictions import BATCH, logits
+from percentmatch.settings.config import Config
+
+CANDIDATES = 3  # for each image asked for, among which those are chosen that differ
+LEAST_WEAKNESS = 0.05  # of a class with a perfect AP
+WEAK_RUN = 0.75  # validation AUC below which a list has been seen to be worse than a random one
+
+
+def suggest(
+    run: str | Path,
+    number: int,
+    out: Path,
+    *,
+    device: str = "auto",
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+    decoding: Progress | None = None,
+    say: Callable[[str], None] = print_to_stderr,
+) -> dict[str, Any]:
+    """Write a list of the unlabeled images of a run to label next, the most useful first; returns a summary.
+
+    The list has the columns of the run's CSV file of labels, else `image,labels`, and can be filled in. `data` is what
+    the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
+    """
+    if number < 1:
+        raise UserError(f"--number must be at least 1, not {number}")
+    if out.exists():
+        raise UserError(f"--out {out} is there already; name a new file, or move it away")
+    folder, place = RunFolder(Path(run)), pick_device(device)
+    config = folder.read_config() if data else folder.read_moved(moved or {})
+    if not folder.metrics.exists():
+        raise UserError(f"the run in '{run}' has not finished; continue it by train --out {run} --resume")
+    split, metrics = folder.read_split(), folder.read_metrics()
+    if split.stream:
+        raise UserError(
+            f"the run in '{run}' streamed its unlabeled images, which have no rows to choose from; train on some of "
+            "them as files, by --unlabeled FOLDER"
+        )
+    if not split.unlabeled:
+        raise UserError(f"the run in '{run}' has no unlabeled images to choose from; train with --unlabeled")
+    unlabeled = folder.read_config().unlabeled
+    if not data and unlabeled and not config.unlabeled:
+        raise UserError(f"the run's unlabeled images, {unlabeled}, are not there; put them back")
+    model, card = load_classifier(folder.model, place)
+    loaded = data or load_data(config, progress=decoding)
+    pool = loaded.pool
+    if pool.class_names != card.class_names:
+        raise UserError(f"the data has other classes than the model in '{run}'; put the labels back")
+    left = _still_unlabeled(pool, split.unlabeled, drawn=bool(data or config.labeled or config.split_file))
+    if not left:
+        raise UserError(f"every unlabeled image of the run in '{run}' has labels by now, or is gone; train a new run")
+    if fewer := len(split.unlabeled) - len(left):
+        say(f"left out {fewer:,} unlabeled images of the run that the labels name by now, or that are gone")
+    rows, labeled = pool.rows(left), pool.rows(split.labeled)
+    found = []
+    for done, part in enumerate(rows.split(BATCH)):
+        found.append(logits(model, pool.pixels[part], card, place))
+        if progress:
+            progress(min((done + 1) * BATCH, len(rows)), len(rows))
+    probabilities = probabilities_of(torch.cat(found), card).float()  # (n, c)
+    if probabilities.isnan().any():
+        raise UserError(f"the model in '{run}' gives probabilities that are not a number (NaN): training has diverged")
+    positives = pool.labels.targets.select(labeled).in_columns().float()  # (c,)
+    scores: dict[str, Any] = metrics["validation"]["ema"] if "validation" in metrics else {"AUC": None, "classes": {}}
+    if scores["AUC"] is not None and scores["AUC"] < WEAK_RUN:
+        say(
+            f"this run still ranks poorly (validation AUC {percent(scores['AUC'])}), so its list may be worse than a "
+            "random one; begin from pretrained weights, or label some at random first"
+        )
+    aps = [scores["classes"][name]["AP"] if name in scores["classes"] else None for name in card.class_names]
+    weak = torch.tensor([1 - (ap or 0.0) for ap in aps]).clamp(min=LEAST_WEAKNESS)  # (c,)
+
+    number = min(number, len(rows))
+    likely = pick(probabilities, positives, weak, CANDIDATES * number)
+    vectors = embed(model, pool.pixels, rows[likely], card, place)
+    near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, place)).amin(1)
+    chosen = likely[pick(probabilities[likely], positives, weak, number, vectors=vectors, near=near)]
+    ids = [left[row] for row in chosen.tolist()]
+    _write(out, ids, None if data or config.data in ("scenes", "shards") else config)
+    expected, usual = probabilities[chosen].sum(0).tolist(), (number * probabilities.mean(0)).tolist()
+    counts = zip(card.class_names, aps, positives.long().tolist(), expected, usual, strict=True)
+    names = ("AP", "labeled", "expected", "at_random")
+    return {"images": ids, "classes": {name: dict(zip(names, row, strict=True)) for name, *row in counts}}
+
+
+def pick(
+    probabilities: Tensor,
+    positives: Tensor,
+    weak: Tensor,
+    number: int,
+    *,
+    vectors: Tensor | None = None,
+    near: Tensor | None = None,
+) -> Tensor:
+    """The rows of `number` images to label, one after the other, each the most useful beside those before it.
+
+    Labeling image i brings class c about p(1 - p) positives that were not certain: probabilities (n, c). Each is worth
+    the more the weaker the class (c,) and the fewer positives (c,) it has, labeled or expected of images chosen, so
+    that the classes take turns. With `vectors` (n, d), the use of an image is multiplied by its distance to the nearest
+    one chosen or, `near` (n,), labeled: of two that look alike, one is taken.
+    """
+    brings = probabilities * (1 - probabilities)  # (n, c)
+    have = positives.clamp(min=1).clone()
+    far = torch.full((len(brings),), torch.inf) if near is None else near.clone()
+    free = torch.ones(len(brings), dtype=torch.bool)
+    chosen = []
+    for _ in range(min(number, len(brings))):
+        use = brings @ (weak / have)  # (n,)
+        use = use if vectors is None else use * far.clamp(max=2)  # 2: across the sphere
+        best = int(use.masked_fill(~free, -1).argmax())
+        chosen.append(best)
+        free[best] = False
+        have += brings[best]
+        if vectors is not None:
+            far = torch.minimum(far, (vectors - vectors[best]).norm(dim=1))
+    return torch.tensor(chosen, dtype=torch.long)
+
+
+def embed(model: Classifier, pixels: Tensor, rows: Tensor, card: Card, device: torch.device) -> Tensor:
+    """What the head of the model sees of images, the mean of its tokens, as vectors of length 1: (rows, d)."""
+    seen = []
+
+    def keep(_: object, inputs: tuple[Tensor, ...]) -> None:
+        features = inputs[0].float()
+        seen.append((features if features.ndim == 2 else features.mean(1)).cpu())
+
+    hook = model.head.register_forward_pre_hook(keep)
+    try:
+        for part in rows.split(BATCH):
+            logits(model, pixels[part], card, device)
+    finally:
+        hook.remove()
+    return F.normalize(torch.cat(seen))
+
+
+def _still_unlabeled(pool: Images, ids: Sequence[str], *, drawn: bool) -> list[str]:
+    """Those that are still there and, unless a draw left them without labels, have none yet."""
+    known = pool.labels.known.in_rows().tolist()
+    there = {name for name, labels in zip(pool.ids, known, strict=True) if drawn or not labels}
+    return [name for name in ids if name in there]
+
+
+def _write(out: Path, ids: list[str], config: Config | None) -> None:
+    """The list, in the columns of the user's file if that is a CSV file. Without a config, images are ids."""
+    table = _own_table(config) if config else None
+    names = _named(ids, config) if config else ids
+    header = table.header if table else ["image", "labels"]
+    image, labels = (table.image, table.labels) if table else (0, 1)
+    with replacing_named(out) as file:
+        mark = table.mark if table else ","
+        write_row(file, [guard(cell) for cell in header], mark)
+        for name in names:
+            cells = [""] * len(header)
+            cells[image] = name if guard(name) == name else f"./{name}"
+            if labels != NOWHERE:
+                cells[labels] = NOTHING_KNOWN  # an empty cell would say: none of the classes
+            write_row(file, cells, mark)
+
+
+def _own_table(config: Config) -> Table | None:
+    """The user's CSV file of labels; nothing if the labels come in another format."""
+    place = Path(config.labels)
+    if not config.labels:
+        return None
+    if place.is_dir():
+        metadata = metadata_files(place)
+        if any(metadata.values()):  # of parts, each in its folder
+            return None
+        place = next(iter(metadata), None) or place / only_file(place)
+    if place.suffix.lower() in (".jsonl", ".ndjson") or read_utf8(place).lstrip()[:1] in ("", "[", "{"):
+        return None
+    table = open_table(place)
+    return None if is_export(table) else table
+
+
+def _named(ids: list[str], config: Config) -> list[str]:
+    """The images as `train` finds them, from --images, --root or the folder of the labels."""
+    labels = Path(config.labels)
+    base = Path(config.images or config.root or (labels if labels.is_dir() else labels.parent))
+    manifest = read_manifest(config, say=lambda _: None)
+    rows, start = manifest.rows(ids).tolist(), os.path.realpath(base)
+    names = []
+    for name, path in zip(ids, (manifest.paths[row] for row in rows), strict=True):
+        real = os.path.join(os.path.realpath(path.parent), path.name)
+        names.append(name if base / name == path else Path(os.path.relpath(real, start)).as_posix())
+    return names
+
+
+def show_suggestions(summary: dict[str, Any]) -> None:
+    """What the list aims at, class by class."""
+    table = figures("class", "validation\nAP", "positives:\nlabeled", "expected\nin list", "in a random\nlist")
+    for name, row in first(summary["classes"]):
+        expected = (f"{row[key]:.1f}" for key in ("expected", "at_random"))
+        table.add_row(cell(name), percent(row["AP"]), str(row["labeled"]), *expected)
+    show(table)
