@@ -84,7 +84,7 @@ def test_a_full_disk_is_named_and_changes_nothing(tmp_path: Path, monkeypatch: p
         save_checkpoint(last, state(step), previous)
     for write in (lambda: save_checkpoint(last, state(3), previous), lambda: write_atomic(last, b"x" * 9)):
         with monkeypatch.context() as patch:
-            patch.setattr(files, "open", lambda path, mode: open("/dev/full", "wb"), raising=False)
+            patch.setattr(files, "open", lambda path, mode: open("/dev/full", "wb"), raising=False)  # noqa: SIM115
             with pytest.raises(UserError, match=r"cannot write '.*last\.pt': No space left on device; what was there"):
                 write()
         assert [load_checkpoint(file, CPU)["step"] for file in (last, previous)] == [2, 1]
