@@ -54,7 +54,8 @@ def planned() -> dict[str, dict[str, Any]]:
 
 
 def config_of(row: str, seed: int, **changed: Any) -> Any:
-    from percentmatch.settings.config import Config, merge
+    from percentmatch.settings.config import Config
+    from percentmatch.settings.declare import merge
     from percentmatch.settings.presets import PRESETS
 
     values = merge(PRESETS["demo"], {**planned()[row], "seed": seed, "split_seed": seed, "device": "cpu", **changed})

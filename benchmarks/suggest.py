@@ -24,7 +24,8 @@ from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.source import SCENES_SEED
 from percentmatch.models import load_classifier
 from percentmatch.runs.run_folder import RunFolder, environment
-from percentmatch.settings.config import Config, merge
+from percentmatch.settings.config import Config
+from percentmatch.settings.declare import merge
 from percentmatch.settings.presets import PRESETS
 from percentmatch.training.loop import train
 from percentmatch.use.suggest import suggest

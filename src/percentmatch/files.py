@@ -95,6 +95,18 @@ def parse_yaml(text: str, what: str) -> Any:
         raise UserError(f"{what} is not valid YAML: {' '.join(reason.split())}") from None
 
 
+def read_yaml(path: Path) -> dict[str, Any]:
+    try:
+        values = parse_yaml(read_plain(path, MOST_YAML).decode("utf-8-sig"), f"'{path}'")
+    except FileNotFoundError:
+        raise UserError(f"there is no config file '{path}'") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}") from None
+    if not isinstance(values, dict | None):
+        raise UserError(f"'{path}' must hold names and values, such as 'lr: 0.001'")
+    return values or {}
+
+
 def read_json(path: Path) -> dict[str, Any]:
     """What `write_json` wrote."""
     try:

@@ -25,7 +25,7 @@ from percentmatch.data.pixels.decode import decode
 from percentmatch.errors import UserError
 from percentmatch.models.weights import read_weights
 from percentmatch.runs.checkpoint import load_checkpoint
-from percentmatch.runs.run_folder import read_yaml
+from percentmatch.files import read_yaml
 from percentmatch.settings.config import Config
 from percentmatch.use.grid import read_grid
 

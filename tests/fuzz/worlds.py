@@ -49,7 +49,8 @@ from percentmatch.models import Card, Decisions, build_classifier, classifier_by
 from percentmatch.models.weights import read_weights
 from percentmatch.report import write_report
 from percentmatch.runs.checkpoint import load_checkpoint
-from percentmatch.runs.run_folder import RunFolder, read_yaml
+from percentmatch.runs.run_folder import RunFolder
+from percentmatch.files import read_yaml
 from percentmatch.serve.app import first_file
 from percentmatch.settings.config import Config
 from percentmatch.use.export import model_card

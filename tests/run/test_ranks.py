@@ -25,7 +25,7 @@ from percentmatch.errors import UserError
 from percentmatch.methods import METHODS
 from percentmatch.models import build_classifier
 from percentmatch.runs.warm_folder import WarmFolder
-from percentmatch.settings.config import PretrainSettings
+from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.training import pretraining as pretrain_module
 from percentmatch.training.pretraining import WarmStart
 

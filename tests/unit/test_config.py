@@ -8,7 +8,8 @@ import torch
 
 from percentmatch.data import Data, Images
 from percentmatch.errors import UserError
-from percentmatch.settings.config import Config, DataSettings, PretrainSettings, View
+from percentmatch.settings.config import Config, DataSettings, View
+from percentmatch.settings.pretraining import PretrainSettings
 
 
 @pytest.mark.parametrize(

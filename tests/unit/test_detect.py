@@ -389,7 +389,7 @@ def test_a_voc_folder_is_known_by_its_layout(name: str, layout: str, tmp_path: P
     assert (found.data, found.root, found.labels) == ("voc", str(tmp_path), "")
     assert found.split_kind == "every-class"  # whichever command looks: `train` must not validate on what was warmed up
     assert detected(found) == found
-    assert detected(DataSettings(data="voc", root=str(tmp_path))).split_kind == "auto"  # an experiment
+    assert detected(DataSettings(data="voc", root=str(tmp_path))).split_kind == "random"  # an experiment
 
 
 def test_a_coco_folder_is_known_by_its_layout(tmp_path: Path) -> None:
@@ -405,7 +405,7 @@ def test_a_coco_folder_is_known_by_its_layout(tmp_path: Path) -> None:
 
 def test_labels_alone_are_files_and_numbers_of_scenes_are_scenes() -> None:
     assert detected(DataSettings(labels="labels.csv")).data == "files"
-    assert detected(DataSettings(scenes_pool=10)) == DataSettings(data="scenes", scenes_pool=10)
+    assert detected(DataSettings(scenes_pool=10)) == DataSettings(data="scenes", scenes_pool=10, split_kind="random")
     assert detected(DataSettings(data="voc", root="x")).data == "voc"  # what is said is not looked at
     assert detected(Config(data="custom")).data == "custom"
     with pytest.raises(UserError, match=r"^no data is named; give your labels by --labels .* --data scenes"):

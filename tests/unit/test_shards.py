@@ -31,7 +31,7 @@ from percentmatch.data.shards import write as sharding
 from percentmatch.data.shards.copies import without_copies
 from percentmatch.data.shards.index import find_shards, names_shards
 from percentmatch.data.shards.labeled import labeled_manifest
-from percentmatch.data.source import read_manifest, unlabeled_shards
+from percentmatch.data.source import open_data, read_manifest
 from percentmatch.errors import UserError
 from percentmatch.settings.config import Config
 
@@ -276,7 +276,7 @@ def test_labels_go_through_shards_and_back(labels: Manifest, tmp_path: Path, mon
         assert torch.equal(mine, getattr(back, name)), name
     assert back.parts == tuple(labels.parts[row] for row in order)
     assert torch.equal(load_images(back, size=16).pixels, load_images(labels, size=16).pixels[order])
-    assert unlabeled_shards(settings) is None
+    assert open_data(settings).shards is None
     few = read_manifest(Config(root=str(tmp_path / "out"), classes="sofa,cat"))
     assert torch.equal(few.targets, back.targets[:, [2, 0]])
     shard = Path(str(back.paths[0]).partition("#")[0])

@@ -6,12 +6,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
+from percentmatch.cli.flags import ConfigFile, Device, Preset, flags_of, gather
 from percentmatch.errors import UserError, visible
 from percentmatch.settings.config import DataSettings
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from percentmatch.data import Source
+
+DATA_FLAGS = flags_of(DataSettings)
 SHOWN = 5  # places of a finding that are printed
 
 data_app = App(name="data", help="Look at data, and divide it, before any training.")
@@ -20,30 +24,26 @@ data_app = App(name="data", help="Look at data, and divide it, before any traini
 @data_app.command
 def stats(
     *,
-    config: Annotated[Path | None, Parameter(group="Run")] = None,
-    preset: Annotated[str | None, Parameter(group="Run")] = None,
+    config: ConfigFile = None,
+    preset: Preset = None,
     out: Annotated[Path | None, Parameter(group="Run")] = None,
-    settings: Annotated[DataSettings, Parameter(name="*")] = DataSettings(),  # noqa: B008  frozen
+    settings: Annotated[DATA_FLAGS, Parameter(name="*")] = DATA_FLAGS(),  # noqa: B008  frozen
 ) -> None:
     """Count what the data holds: prevalence, labels an image, imbalance, classes seen together.
 
     Parameters
     ----------
-    config
-        A YAML file of settings, such as a run's config.yaml.
-    preset
-        A named set of settings: voc2007-best, voc2007-paper or coco2014-paper.
     out
         Also write the counts, with all pairs of classes, to this JSON file.
     """
     from percentmatch.console.tables import show_stats
-    from percentmatch.data import describe, read_manifest
+    from percentmatch.data import describe
     from percentmatch.files import write_json
 
     if out and out.is_dir():
         raise UserError(f"--out '{out}' is a folder; name a JSON file")
-    facts = describe(read_manifest(settings))
-    _without_streamed(settings)
+    source = _open(settings, config, preset)
+    facts = describe(source.images)
     show_stats(facts)
     if out:
         _make_folder_of(out)
@@ -53,14 +53,14 @@ def stats(
 @data_app.command
 def check(
     *,
-    config: Annotated[Path | None, Parameter(group="Run")] = None,
-    preset: Annotated[str | None, Parameter(group="Run")] = None,
+    config: ConfigFile = None,
+    preset: Preset = None,
     out: Annotated[Path | None, Parameter(group="Run")] = None,
     backbone: Annotated[str | None, Parameter(group="Model")] = None,
     weights: Annotated[str | None, Parameter(group="Model")] = None,
     image_size: Annotated[int, Parameter(group="Model")] = 224,
-    device: Annotated[str, Parameter(group="Run")] = "auto",
-    settings: Annotated[DataSettings, Parameter(name="*")] = DataSettings(),  # noqa: B008  frozen
+    device: Device = "auto",
+    settings: Annotated[DATA_FLAGS, Parameter(name="*")] = DATA_FLAGS(),  # noqa: B008  frozen
 ) -> None:
     """Look for defects: unreadable images, duplicates, leaks, label conflicts, slips, rare classes, odd images.
 
@@ -68,10 +68,6 @@ def check(
 
     Parameters
     ----------
-    config
-        A YAML file of settings, such as a run's config.yaml.
-    preset
-        A named set of settings: voc2007-best, voc2007-paper or coco2014-paper.
     out
         Also write all findings to this JSON file.
     backbone
@@ -80,8 +76,6 @@ def check(
         Of the backbone: pretrained (if not given), offline (tf_efficientnet_lite0) or a file.
     image_size
         Side of the square the backbone sees, in pixels.
-    device
-        Of the backbone: auto, cpu, cuda or cuda:N.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.data.checks.check import SIDE, check_data
@@ -93,8 +87,8 @@ def check(
         raise UserError("--weights goes with --backbone; name the backbone they are for")
     embed = _embedder(backbone, weights or "pretrained", image_size, device) if backbone else None
     size = max(SIDE, image_size) if backbone else SIDE
-    found = check_data(settings, embed=embed, size=size, counting=Counting)
-    _without_streamed(settings)
+    given = DataSettings.from_dict(gather(DataSettings, settings, config=config, preset=preset))
+    found = check_data(given, embed=embed, size=size, counting=Counting)
     _show_findings(found, out)
     if out:
         _make_folder_of(out)
@@ -107,9 +101,9 @@ def check(
 def split(
     *,
     out: Annotated[Path, Parameter(group="Run")],
-    config: Annotated[Path | None, Parameter(group="Run")] = None,
-    preset: Annotated[str | None, Parameter(group="Run")] = None,
-    settings: Annotated[DataSettings, Parameter(name="*")] = DataSettings(),  # noqa: B008  frozen
+    config: ConfigFile = None,
+    preset: Preset = None,
+    settings: Annotated[DATA_FLAGS, Parameter(name="*")] = DATA_FLAGS(),  # noqa: B008  frozen
 ) -> None:
     """Draw labeled, unlabeled and validation images and save their ids, for `train --split-file`.
 
@@ -117,20 +111,15 @@ def split(
     ----------
     out
         The JSON file to write; it must not exist.
-    config
-        A YAML file of settings, such as a run's config.yaml.
-    preset
-        A named set of settings: voc2007-best, voc2007-paper or coco2014-paper.
     """
-    from percentmatch.data import check_classes, read_manifest, split_manifest
+    from percentmatch.data import check_classes, split_manifest
     from percentmatch.files import write_atomic
 
     if out.exists():
         raise UserError(f"'{out}' is already there; choose another --out")
-    manifest = read_manifest(settings)
-    check_classes(settings, manifest)
-    parts = split_manifest(settings, manifest)
-    _without_streamed(settings)
+    source = _open(settings, config, preset)
+    check_classes(source.settings, source.images)
+    parts = split_manifest(source.settings, source.images)
     _make_folder_of(out)
     write_atomic(out, parts.to_json().encode())
     names = ("labeled", "unlabeled", "validation", "test")
@@ -145,9 +134,9 @@ def shard(
     shard_mb: Annotated[float, Parameter(group="Run")] = 256,
     images_per_shard: Annotated[int | None, Parameter(group="Run")] = None,
     workers: Annotated[int | None, Parameter(group="Run")] = None,
-    config: Annotated[Path | None, Parameter(group="Run")] = None,
-    preset: Annotated[str | None, Parameter(group="Run")] = None,
-    settings: Annotated[DataSettings, Parameter(name="*")] = DataSettings(),  # noqa: B008  frozen
+    config: ConfigFile = None,
+    preset: Preset = None,
+    settings: Annotated[DATA_FLAGS, Parameter(name="*")] = DATA_FLAGS(),  # noqa: B008  frozen
 ) -> None:
     """Write images into tar shards (WebDataset), in a random order, for `train --unlabeled`.
 
@@ -164,10 +153,6 @@ def shard(
         Images of a shard, instead.
     workers
         Shards written at a time; if not given, as many as there are cores.
-    config
-        A YAML file of settings, such as a run's config.yaml.
-    preset
-        A named set of settings: voc2007-best, voc2007-paper or coco2014-paper.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.data import read_manifest, unlabeled_manifest, write_shards
@@ -175,12 +160,13 @@ def shard(
 
     if shard_mb <= 0 or (images_per_shard or 1) < 1 or (workers or 1) < 1:
         raise UserError("--shard-mb, --images-per-shard and --workers must be above 0")
-    if settings.unlabeled and names_shards(settings.unlabeled):
-        raise UserError(f"--unlabeled: {settings.unlabeled} are shards already; give a folder or a list of images")
-    if settings.unlabeled and settings.data == "auto" and not (settings.labels or settings.root):
-        manifest = unlabeled_manifest(Path(settings.unlabeled), ("no class",))
+    given = DataSettings.from_dict(gather(DataSettings, settings, config=config, preset=preset))
+    if given.unlabeled and names_shards(given.unlabeled):
+        raise UserError(f"--unlabeled: {given.unlabeled} are shards already; give a folder or a list of images")
+    if given.unlabeled and not (given.labels or given.root):
+        manifest = unlabeled_manifest(Path(given.unlabeled), ("no class",))
     else:
-        manifest = read_manifest(settings)
+        manifest = read_manifest(given)
     with Counting("images") as progress:
         plan = write_shards(
             manifest,
@@ -188,19 +174,24 @@ def shard(
             shard_mb=shard_mb,
             images_per_shard=images_per_shard or 0,
             workers=workers,
-            skip_bad=settings.skip_bad_images,
+            skip_bad=given.skip_bad_images,
             progress=progress,
         )
     print(f"{plan['images']:,} images in {len(plan['shards']):,} shards")
     print(f"train from them by --{'root' if manifest.labels.known.any() else 'unlabeled'} {out}")
 
 
-def _without_streamed(settings: DataSettings) -> None:
-    from percentmatch.data import unlabeled_shards
+def _open(flags: Any, config: Path | None, preset: str | None) -> "Source":
+    """The data that is named; says which images are not looked at."""
+    from percentmatch.data import open_data
     from percentmatch.data.pixels.load import print_to_stderr
 
-    if shards := unlabeled_shards(settings):
-        print_to_stderr(f"not looked at: {len(shards):,} unlabeled images in shards, which are streamed in training")
+    source = open_data(DataSettings.from_dict(gather(DataSettings, flags, config=config, preset=preset)))
+    if source.shards:
+        print_to_stderr(
+            f"not looked at: {len(source.shards):,} unlabeled images in shards, which are streamed in training"
+        )
+    return source
 
 
 def _make_folder_of(file: Path) -> None:

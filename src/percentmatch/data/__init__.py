@@ -2,7 +2,7 @@
 
 from percentmatch.data.checks.check import check_data
 from percentmatch.data.checks.stats import describe
-from percentmatch.data.divide import split_data, split_manifest
+from percentmatch.data.divide import count_split, split_data, split_manifest
 from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.pixels.images import Images
 from percentmatch.data.pixels.load import load_images
@@ -14,24 +14,27 @@ from percentmatch.data.readers.voc import read_voc
 from percentmatch.data.shards.index import open_shards
 from percentmatch.data.shards.stream import Stream
 from percentmatch.data.shards.write import write_shards
-from percentmatch.data.source import Data, check_classes, load_data, read_manifest, unlabeled_shards
+from percentmatch.data.source import Data, Source, check_classes, load_data, open_data, read_manifest
 from percentmatch.data.split import Split, make_split, read_split
 
 __all__ = [
     "Data",
     "Images",
     "Manifest",
+    "Source",
     "Split",
     "Stream",
     "check_classes",
     "check_data",
     "concat",
+    "count_split",
     "describe",
     "detected",
     "join",
     "load_data",
     "load_images",
     "make_split",
+    "open_data",
     "open_shards",
     "read_coco",
     "read_labels",
@@ -42,6 +45,5 @@ __all__ = [
     "split_data",
     "split_manifest",
     "unlabeled_manifest",
-    "unlabeled_shards",
     "write_shards",
 ]

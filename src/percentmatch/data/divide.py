@@ -8,11 +8,10 @@ from percentmatch.data.labels import Labels
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.pixels.load import Say, print_to_stderr
 from percentmatch.data.readers.detect import detected
-from percentmatch.data.source import OWN, Data, validation_ids
-from percentmatch.data.split import Split, make_split, read_split
+from percentmatch.data.source import Data, validation_ids
+from percentmatch.data.split import Split, make_split, read_split, split_sizes
 from percentmatch.settings.config import DataSettings
-
-DRAWING = ("labeled", "validation", "official_validation", "split_kind", "split_seed")  # of no use with a split file
+from percentmatch.settings.declare import declared
 
 
 def split_data(
@@ -29,7 +28,7 @@ def split_data(
     `saved` is where a run to be resumed keeps its split. If that is there, it counts instead of --split-file, which may
     be gone or changed by now.
     """
-    pool = data.pool
+    settings, pool = detected(settings), data.pool
     if settings.split_file and saved and saved.exists():
         say(f"the split comes from '{saved}', without regard to --split-file")
         bare = _bare(pool.ids, pool.labels)
@@ -46,9 +45,26 @@ def split_data(
 
 def split_manifest(settings: DataSettings, manifest: Manifest, *, say: Say = print_to_stderr) -> Split:
     """The same before any pixel is read."""
+    settings = detected(settings)
     pool = manifest.select([part != "test" for part in manifest.parts])
     test = [name for name, part in zip(manifest.ids, manifest.parts, strict=True) if part == "test"]
     return _split(settings, pool.ids, test, validation_ids(settings, manifest), (), pool.labels, say)
+
+
+def count_split(settings: DataSettings, manifest: Manifest) -> tuple[int, int]:
+    """How many labeled and unlabeled images the split of these settings has; nothing is drawn."""
+    pool = manifest.select([subset != "test" for subset in manifest.parts])
+    bare, fixed = _bare(pool.ids, pool.labels), validation_ids(settings, manifest)
+    if settings.split_file:
+        test = [name for name, subset in zip(manifest.ids, manifest.parts, strict=True) if subset == "test"]
+        split = read_split(Path(settings.split_file), pool=pool.ids, test=test, without_labels=bare)
+        return len(split.labeled), len(split.unlabeled)
+    fixed = set(fixed) - bare
+    total = len(pool) - len(bare) - len(fixed)
+    labeled, validation = split_sizes(
+        total, labeled=settings.labeled, validation=settings.validation, fixed=bool(fixed)
+    )
+    return labeled, len(pool) - len(fixed) - labeled - validation
 
 
 def _bare(ids: Sequence[str], labels: Labels) -> set[str]:
@@ -67,7 +83,6 @@ def _split(
     unlabeled_needed: bool = True,
 ) -> Split:
     """Read from --split-file, or drawn."""
-    settings = detected(settings)
     bare = _bare(pool, labels)
     if settings.split_file:
         split = read_split(
@@ -78,8 +93,11 @@ def _split(
             skipped=skipped,
             all_there=unlabeled_needed,
         )
-        unused = [name for name in DRAWING if getattr(settings, name) != getattr(DataSettings, name)]
-        unused = [f"--{name.replace('_', '-')}" for name in unused]
+        unused = [
+            f"--{name.replace('_', '-')}"
+            for name, about in declared(DataSettings).items()
+            if about.draws and getattr(settings, name) not in (getattr(DataSettings, name), "random")
+        ]
         if unused:
             say(f"the split comes from '{settings.split_file}', without regard to {', '.join(unused)}")
         named = {*split.labeled, *split.unlabeled, *split.validation, *split.test}
@@ -88,8 +106,6 @@ def _split(
         return split
     if unfit := len(bare.intersection(fixed_validation)):
         say(f"{unfit} of {len(fixed_validation)} images for validation have no labels; they count as unlabeled")
-    usual = "every-class" if settings.data in OWN else "random"
-    kind = usual if settings.split_kind == "auto" else settings.split_kind
     return make_split(
         pool,
         test,
@@ -98,5 +114,5 @@ def _split(
         seed=settings.split_seed,
         without_labels=bare,
         fixed_validation=fixed_validation,
-        keep_classes=labels.targets if kind == "every-class" else None,
+        keep_classes=labels.targets if settings.split_kind == "every-class" else None,
     )

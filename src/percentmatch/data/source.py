@@ -14,7 +14,7 @@ from percentmatch.data.pixels.cache import Progress, cache_folder
 from percentmatch.data.pixels.images import Images
 from percentmatch.data.pixels.load import Say, load_images, print_to_stderr
 from percentmatch.data.readers.coco import read_coco
-from percentmatch.data.readers.detect import detected, read_labels
+from percentmatch.data.readers.detect import OWN, detected, read_labels
 from percentmatch.data.readers.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.readers.memo import remember
 from percentmatch.data.readers.voc import read_voc
@@ -26,13 +26,10 @@ from percentmatch.data.shards.stream import Stream
 from percentmatch.errors import UserError
 from percentmatch.records import Task
 from percentmatch.settings.config import Config, DataSettings
+from percentmatch.settings.declare import declared
 
 SCENES_SEED = 2022  # the scenes are one fixed data set; a run's seeds choose labels and training, not pictures
 FIRST_TEST_SCENE = 1_000_000  # pools begin at 0, and hold at most as many, so none holds a test scene
-OWN = ("files", "shards")  # kinds of data that are the user's, not an experiment's
-BELONGS = {"root": ("voc", "coco", "shards"), "year": ("voc", "coco"), "labels": ("files",), "images": ("files",)}
-BELONGS |= {"drop_empty": ("coco",), "official_validation": ("voc", "custom")}
-BELONGS |= dict.fromkeys(("unlabeled", "classes"), ("files", "voc", "coco", "shards"))
 
 
 @dataclass(frozen=True)
@@ -63,43 +60,66 @@ class Data:
             )
 
 
-def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr) -> Manifest:
-    """All images that the settings name: with labels, without, and for the test. No image is opened.
+@dataclass(frozen=True)
+class Source:
+    """The data that settings name, read but not decoded."""
 
-    `say` gets a sentence about images of --unlabeled that are left out.
+    settings: DataSettings  # in which the kind of data and of split are said
+    manifest: Manifest | None  # of all images but streamed ones; None where scenes are drawn
+    shards: Shards | None  # where the unlabeled images lie in shards
+
+    @property
+    def images(self) -> Manifest:
+        if self.manifest is None:
+            raise UserError(
+                f"{self.settings.data} are drawn, not read from files; name --data files, voc, coco or shards"
+            )
+        return self.manifest
+
+
+def open_data(settings: DataSettings, *, say: Say = print_to_stderr) -> Source:
+    """Read what settings name: images with labels, without, and for the test. No image is opened.
+
+    `say` gets a sentence about images of --unlabeled that are left out, and about work that takes long.
     """
     settings = detected(settings)
-    _check_flags(settings)
-    readers = {"files": _files, "voc": _voc, "coco": _coco, "shards": _shards}
+    for name, about in declared(DataSettings).items():
+        if about.kinds and getattr(settings, name) and settings.data not in about.kinds:
+            flag, kinds = "--" + name.replace("_", "-"), " or ".join(about.kinds)
+            raise UserError(f"{flag} is for --data {kinds}, not --data {settings.data}; change one of them")
     if settings.data == "custom":
         raise UserError(
             "this run's data was given in Python; give it again: train(..., data=...), score_run(..., data=...)"
         )
-    if settings.data not in readers:
-        raise UserError(f"{settings.data} are drawn, not read from files; name --data files, voc, coco or shards")
-    manifest = readers[settings.data](settings)
+    if settings.data == "scenes":
+        return Source(settings, None, None)
+    shards = None
+    if settings.data == "shards":
+        if not settings.root:
+            raise UserError(
+                "--data shards needs --root: a folder with .tar files, or a pattern such as 'data/{000..099}.tar'"
+            )
+        shards = _open_shards(settings, "root", say)
+        manifest = labeled_manifest(shards, settings.root, class_list(settings))
+    else:
+        manifest = {"files": _files, "voc": _voc, "coco": _coco}[settings.data](settings)
     if settings.task == "single-label":
         check_single(manifest.labels, manifest.ids, manifest.sources)
-    if not settings.unlabeled or names_shards(settings.unlabeled):
-        return manifest
-    return _with_unlabeled(manifest, Path(settings.unlabeled), say)
-
-
-def unlabeled_shards(settings: DataSettings, *, say: Say = print_to_stderr) -> Shards | None:
-    """Where the unlabeled images lie in shards, those of --unlabeled or of --root; None if they are not in shards.
-
-    `say` hears of work that takes long.
-    """
-    settings = detected(settings)
-    own = _open_shards(settings, "root", say) if settings.data == "shards" else None
-    if not settings.unlabeled:
-        return own or None
-    if own:
+    if settings.unlabeled and not names_shards(settings.unlabeled):
+        manifest = _with_unlabeled(manifest, Path(settings.unlabeled), say)
+    if settings.unlabeled and shards:
         raise UserError(
-            f"--unlabeled: the shards of --root hold {len(own):,} unlabeled images already; leave --unlabeled out, or "
-            "put all unlabeled images into shards of their own"
+            f"--unlabeled: the shards of --root hold {len(shards):,} unlabeled images already; leave --unlabeled out, "
+            "or put all unlabeled images into shards of their own"
         )
-    return _open_shards(settings, "unlabeled", say) if names_shards(settings.unlabeled) else None
+    if settings.unlabeled and names_shards(settings.unlabeled):
+        shards = _open_shards(settings, "unlabeled", say)
+    return Source(settings, manifest, shards or None)
+
+
+def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr) -> Manifest:
+    """All images that the settings name; see `open_data`."""
+    return open_data(settings, say=say).images
 
 
 def _open_shards(settings: DataSettings, name: Literal["root", "unlabeled"], say: Say) -> Shards:
@@ -113,21 +133,20 @@ def _open_shards(settings: DataSettings, name: Literal["root", "unlabeled"], say
 def load_data(
     config: Config,
     *,
+    source: Source | None = None,
     progress: Progress | None = None,
     say: Say = print_to_stderr,
 ) -> Data:
-    """The data a config names, decoded."""
-    config = detected(config)
-    if config.data == "scenes":
-        _check_flags(config)
+    """The data a config names, decoded; `source` is what `open_data` has found, if that was asked before."""
+    source = source or open_data(config, say=say)
+    if source.manifest is None:
         return _scenes(config.scenes_pool, config.scenes_test, config.image_size, config.task)
-    manifest = read_manifest(config, say=say)
-    check_classes(config, manifest)
-    shards = unlabeled_shards(config, say=say)
+    settings, manifest, shards = source.settings, source.manifest, source.shards
+    check_classes(settings, manifest)
     for sentence in shards.left_out if shards else ():
         say(f"skipped: {sentence}")
     if shards:
-        whole = without_copies(shards, _named(config, manifest), cache=cache_folder(), say=say)
+        whole = without_copies(shards, _named(settings, manifest), cache=cache_folder(), say=say)
         if fewer := len(shards) - len(whole):
             say(f"left out {fewer:,} of {len(shards):,} images in the shards that the labeled data holds already")
         shards = whole
@@ -144,7 +163,7 @@ def load_data(
     pool = load(manifest.select([not test for test in tested]))
     test = load(manifest.select(tested)) if any(tested) else pool.part(())
     left = {*pool.ids, *test.ids}
-    validation = tuple(name for name in validation_ids(config, manifest) if name in left)
+    validation = tuple(name for name in validation_ids(settings, manifest) if name in left)
     stream = None
     if shards:
         stream = Stream(
@@ -169,7 +188,6 @@ def _named(settings: DataSettings, manifest: Manifest) -> list[Path]:
 
 def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...]:
     """The images that the data itself sets apart for validation, where they are to be used so."""
-    settings = detected(settings)
     if settings.data not in OWN and not settings.official_validation:
         return ()
     ids = tuple(name for name, part in zip(manifest.ids, manifest.parts, strict=True) if part == "validation")
@@ -190,21 +208,11 @@ def check_classes(settings: DataSettings, manifest: Manifest) -> None:
     positives = labels.targets.in_columns().tolist()
     empty = [name for name, count in zip(manifest.class_names, positives, strict=True) if not count]
     if empty:
-        also = " (in a column of labels, also remove these)" if detected(settings).data == "files" else ""
+        also = " (in a column of labels, also remove these)" if settings.data == "files" else ""
         raise UserError(
             f"{where}: no image to learn from shows {', '.join(map(repr, empty))}; label at least one, or name the "
             f"other classes by --classes{also}"
         )
-
-
-def _check_flags(settings: DataSettings) -> None:
-    """Refuse a setting that this kind of data would ignore."""
-    for name, kinds in BELONGS.items():
-        if getattr(settings, name) and settings.data not in kinds:
-            flag = "--" + name.replace("_", "-")
-            raise UserError(
-                f"{flag} is for --data {' or '.join(kinds)}, not --data {settings.data}; change one of them"
-            )
 
 
 def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
@@ -254,14 +262,6 @@ def _coco_part(root: Path, file: Path, part: str, drop_empty: bool) -> Manifest:
     folder = next((place for place in (root / name, root / "images" / name) if place.is_dir()), root / name)
     read = partial(read_coco, file, folder, part=part, keep_empty=not drop_empty)
     return remember(read, file, folder, part, drop_empty, cache=cache_folder())
-
-
-def _shards(settings: DataSettings) -> Manifest:
-    if not settings.root:
-        raise UserError(
-            "--data shards needs --root: a folder with .tar files, or a pattern such as 'data/{000..099}.tar'"
-        )
-    return labeled_manifest(_open_shards(settings, "root", print_to_stderr), settings.root, class_list(settings))
 
 
 def _root(settings: DataSettings) -> Path:

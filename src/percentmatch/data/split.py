@@ -111,19 +111,7 @@ def make_split(
     fixed = set(fixed_validation) - bare
     have_labels = [row for row, name in enumerate(pool) if name not in bare and name not in fixed]
     total = len(have_labels)
-    num_validation = 0 if fixed else _count(validation, total)
-    num_labeled = _count(labeled, total) if labeled else total - num_validation
-    if fixed and not total:
-        raise UserError("every image with labels is set apart for validation; mark some of them for training")
-    if not labeled and num_labeled < 1:
-        raise UserError(
-            f"validation={validation:g} leaves none of the {total} images with labels to learn from; ask for fewer"
-        )
-    if num_labeled < 1 or num_labeled + num_validation > total:
-        raise UserError(
-            f"labeled={labeled:g} and validation={validation:g} ask for {num_labeled} + {num_validation} of "
-            f"{total} images with labels; ask for at least one labeled image and no more than there are"
-        )
+    num_labeled, num_validation = split_sizes(total, labeled=labeled, validation=validation, fixed=bool(fixed))
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed)).tolist()
     rows = [have_labels[i] for i in order]
     if keep_classes is None:
@@ -139,6 +127,24 @@ def make_split(
     names = {*(pool[row] for row in drawn)}, fixed | {pool[row] for row in valid}
     rest = [name for name in pool if name not in names[0] and name not in names[1]]
     return Split(*(tuple(sorted(part)) for part in (names[0], rest, names[1], test)))
+
+
+def split_sizes(total: int, *, labeled: float, validation: float, fixed: bool) -> tuple[int, int]:
+    """How many of `total` images with labels are labeled, and how many validate; see `make_split`."""
+    num_validation = 0 if fixed else _count(validation, total)
+    num_labeled = _count(labeled, total) if labeled else total - num_validation
+    if fixed and not total:
+        raise UserError("every image with labels is set apart for validation; mark some of them for training")
+    if not labeled and num_labeled < 1:
+        raise UserError(
+            f"validation={validation:g} leaves none of the {total} images with labels to learn from; ask for fewer"
+        )
+    if num_labeled < 1 or num_labeled + num_validation > total:
+        raise UserError(
+            f"labeled={labeled:g} and validation={validation:g} ask for {num_labeled} + {num_validation} of "
+            f"{total} images with labels; ask for at least one labeled image and no more than there are"
+        )
+    return num_labeled, num_validation
 
 
 def _one_of_each(rows: list[int], most: int, positives: Flags) -> list[int]:

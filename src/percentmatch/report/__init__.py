@@ -15,7 +15,7 @@ from percentmatch.report.entry import Entry
 from percentmatch.report.page import frequencies, page
 from percentmatch.report.scoring import ScoredRun, score_own_images
 from percentmatch.report.sections import page_examples
-from percentmatch.runs.run_folder import PLACES
+from percentmatch.runs.run_folder import check_moved
 
 MOST_CLASSES = 500  # on a page; of more, as many are shown, evenly from the most to the least frequent
 NO_IMAGES = "the page was asked for without images"
@@ -44,9 +44,7 @@ def write_report(
         raise UserError(f"--out {out} is a folder; name a file that ends in .html")
     if out.suffix.lower() not in (".html", ".htm"):
         raise UserError(f"--out {out} must end in .html")
-    wrong = sorted(set(moved or {}) - set(PLACES))
-    if wrong:
-        raise UserError(f"--set says where the runs' data is now, by {', '.join(PLACES)}, not by '{wrong[0]}'")
+    check_moved(moved or {})
     if images:
         pick_device(device)
     records = [read_run(path, name) for path, name in zip(runs, short_names(runs), strict=True)]

@@ -9,7 +9,8 @@ from percentmatch.report.entry import Entry
 from percentmatch.report.markup import Html, join, tag
 from percentmatch.report.tables import percent, span, table
 from percentmatch.scoring.intervals import interval
-from percentmatch.settings.config import Config, flat
+from percentmatch.settings.config import Config
+from percentmatch.settings.declare import flat
 
 DATA_WORDS = {
     "scenes": "made-up scenes",

@@ -18,17 +18,15 @@ from percentmatch import __version__
 from percentmatch.data.pixels.cache import cores
 from percentmatch.data.readers.detect import detected
 from percentmatch.data.shards.index import names_shards
-from percentmatch.data.source import OWN
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 from percentmatch.files import (
-    MOST_YAML,
     cannot_write,
     is_part,
     open_own,
-    parse_yaml,
     read_json,
     read_plain,
+    read_yaml,
     refuse_constant,
     sweep,
     write_atomic,
@@ -36,30 +34,11 @@ from percentmatch.files import (
 )
 from percentmatch.runs.checkpoint import BAD_STATE, load_checkpoint
 from percentmatch.runs.finite import check_numbers, check_scores, read_sound
-from percentmatch.settings.config import Config, flat
+from percentmatch.settings.config import NO_FILE, Config, DataSettings, with_absolute_paths
+from percentmatch.settings.declare import declared, flat
+from percentmatch.settings.given import all_of, sections, to_repeat
 
-PLACES = ("root", "labels", "images")  # of what a run is scored on
-FILES = (*PLACES, "unlabeled", "split_file")
-NO_FILE = (None, "none", "pretrained", "offline")  # weights
 ALWAYS_THERE = ("data", "method", "seed")  # the first, one in the middle and one of the last: the file is whole
-# settings that a resumed run may change
-MAY_CHANGE = (*FILES, "device", "images_on", "cuda_graph", "compile", "verify_cache")
-MAY_CHANGE += ("skip_bad_images",)  # the images left in the split must still be the same
-
-
-def from_anywhere(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with files and folders as they are named from any working directory."""
-    places = {name: settings[name] for name in FILES if settings.get(name)}
-    if settings.get("weights") not in NO_FILE:
-        places["weights"] = settings["weights"]
-    return {**settings, **{name: os.path.abspath(place) for name, place in places.items()}}
-
-
-def _plain(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings from anywhere, and what `auto` stands for among the kinds of a split."""
-    kinds = {"auto": "every-class" if settings.get("data") in OWN else "random"}
-    kind = settings.get("split_kind")
-    return {**from_anywhere(settings), **({"split_kind": kinds.get(kind, kind)} if kind else {})}
 
 
 class RunFolder:
@@ -113,13 +92,13 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot look into '{self.path}': {error.strerror}; choose another --out") from error
 
-    def create(self, config: Config, split: Split, device: torch.device) -> None:
+    def create(self, config: Config, given: Mapping[str, Any], split: Split, device: torch.device) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
         self.hold()
-        write_atomic(self.config, yaml.safe_dump(from_anywhere(config.to_dict()), sort_keys=False).encode())
+        write_settings(self.config, config, given)
         self.complete(split, device)
 
     def complete(self, split: Split, device: torch.device) -> None:
@@ -134,11 +113,7 @@ class RunFolder:
 
     def read_config(self) -> Config:
         """The settings of the run; one that an older version did not know yet has its default."""
-        if not self.config.exists():
-            raise UserError(f"'{self.path}' holds no run (it has no config.yaml)")
-        values = read_yaml(self.config)
-        if missing := [name for name in ALWAYS_THERE if name not in values]:
-            raise UserError(f"'{self.config}' is damaged: it lacks {', '.join(missing)}")
+        values = all_of(self._read_settings(), str(self.config))
         usual = Config().to_dict()
         known = {*usual, *flat(usual)}
         if strange := [name for name in flat(values) if name not in known and not name.startswith("options.")]:
@@ -148,40 +123,40 @@ class RunFolder:
             )
         return Config.from_dict(values, source=str(self.config))
 
+    def _read_settings(self) -> dict[str, Any]:
+        if not self.config.exists():
+            raise UserError(f"'{self.path}' holds no run (it has no config.yaml)")
+        values = read_yaml(self.config)
+        there = all_of(values, str(self.config))
+        if missing := [name for name in ALWAYS_THERE if name not in there]:
+            raise UserError(f"'{self.config}' is damaged: it lacks {', '.join(missing)}")
+        return values
+
+    def read_to_resume(self) -> dict[str, Any]:
+        """The settings to go on with: all but those that this machine decides anew."""
+        self.read_config()
+        return to_repeat(self._read_settings(), str(self.config))
+
     def _maker(self) -> str:
         version = read_json(self.environment).get("percentmatch") if self.environment.exists() else None
         return f"percentmatch {version or 'of a version that it does not tell'}"
 
     def read_moved(self, moved: Mapping[str, Any]) -> Config:
         """The settings to score with, the run's data where it is now; unlabeled images need not be there."""
-        for name in moved:
-            if name not in PLACES:
-                raise UserError(f"--set says where the run's data is now, by {', '.join(PLACES)}, not by '{name}'")
+        check_moved(moved)
         config = Config.from_dict({**self.read_config().to_dict(), **moved}, source="--set")
-        for name in PLACES:
-            place = getattr(config, name)
-            if place and not os.path.exists(place) and not names_shards(place):
+        for name in SCORED:
+            path = getattr(config, name)
+            if path and not os.path.exists(path) and not names_shards(path):
                 raise UserError(
-                    f"the run's {name}, {place}, is not there; put it back, or say where it is now by --set {name}=PATH"
+                    f"the run's {name}, {path}, is not there; put it back, or say where it is now by --set {name}=PATH"
                 )
         keep = os.path.exists(config.unlabeled) and not names_shards(config.unlabeled)  # nobody scores a stream
         return config if keep else replace(config, unlabeled="")
 
     def check_same(self, config: Config) -> None:
         """Refuse to resume with other settings than the run began with."""
-        self.refuse_other(self.read_config().to_dict(), detected(config).to_dict())
-
-    def refuse_other(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Refuse settings that have changed; one that the other version does not know is none."""
-        was, then, now = then, _plain(then), _plain(now)
-        if {was.get("weights"), now.get("weights")}.isdisjoint(NO_FILE) and not os.path.exists(was["weights"]):
-            then["weights"] = now["weights"]  # the file was moved, or is named from elsewhere
-        for name in then:
-            if name in now and name not in MAY_CHANGE and then[name] != now[name]:
-                raise UserError(
-                    f"'{self.path}' was begun with {name}={then[name]}, not {now[name]}; resume with the same "
-                    "settings or choose another --out"
-                )
+        refuse_other(self.path, self.read_config(), config)
 
     def read_metrics(self) -> dict[str, Any]:
         """metrics.json, whose scores are numbers."""
@@ -289,6 +264,38 @@ class RunFolder:
         return digest
 
 
+SCORED = tuple(name for name, about in declared(Config).items() if about.path == "data")
+MAY_CHANGE = tuple(name for name, about in declared(Config).items() if about.path or about.resumable)
+
+
+def check_moved(moved: Mapping[str, Any]) -> None:
+    for name in moved:
+        if name not in SCORED:
+            raise UserError(f"--set says where the run's data is now, by {', '.join(SCORED)}, not by '{name}'")
+
+
+def refuse_other(path: Path, begun: DataSettings, now: DataSettings) -> None:
+    """Refuse to go on in the folder `path` with settings that a resumed run must not change."""
+    then, new = (with_absolute_paths(detected(each).to_dict()) for each in (begun, now))
+    if {then.get("weights"), new.get("weights")}.isdisjoint(NO_FILE) and not os.path.exists(then["weights"]):
+        then["weights"] = new["weights"]  # the file was moved, or is named from elsewhere
+    same_split = begun.split_file and now.split_file  # then nothing is drawn
+    for name, about in declared(type(now)).items():
+        same = then[name] == new[name] or (about.machine and "auto" in (then[name], new[name]))
+        if same or name in MAY_CHANGE or (same_split and about.draws):
+            continue
+        raise UserError(
+            f"'{path}' was begun with {name}={then[name]}, not {new[name]}; resume with the same settings or choose "
+            "another --out"
+        )
+
+
+def write_settings(file: Path, settings: DataSettings, given: Mapping[str, Any]) -> None:
+    """All settings, those that were given apart from the others; paths are absolute."""
+    values = {name: with_absolute_paths(each) for name, each in sections(settings, given).items()}
+    write_atomic(file, yaml.safe_dump(values, sort_keys=False).encode())
+
+
 def _check_metrics(metrics: dict[str, Any]) -> None:
     check_numbers(metrics, "step", "minutes", "seed")
     for part in ("validation", "test"):
@@ -296,18 +303,6 @@ def _check_metrics(metrics: dict[str, Any]) -> None:
             check_scores(metrics[part][weights])
     if "calibration" in metrics:
         check_numbers(metrics["calibration"], "ece_before", "ece_after")
-
-
-def read_yaml(path: Path) -> dict[str, Any]:
-    try:
-        values = parse_yaml(read_plain(path, MOST_YAML).decode("utf-8-sig"), f"'{path}'")
-    except FileNotFoundError:
-        raise UserError(f"there is no config file '{path}'") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UserError(f"cannot read '{path}': {getattr(error, 'strerror', None) or error}") from None
-    if not isinstance(values, dict | None):
-        raise UserError(f"'{path}' must hold names and values, such as 'lr: 0.001'")
-    return values or {}
 
 
 def environment(device: torch.device) -> dict[str, Any]:

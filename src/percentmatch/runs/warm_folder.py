@@ -1,15 +1,15 @@
 """The folder of a warm start, the contract between `pretrain` and what goes on from it."""
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import yaml
-
 from percentmatch.errors import UserError
-from percentmatch.files import write_atomic
+from percentmatch.files import read_yaml
 from percentmatch.runs.finite import check_numbers, read_sound
-from percentmatch.runs.run_folder import RunFolder, from_anywhere, read_yaml
-from percentmatch.settings.config import PretrainSettings
+from percentmatch.runs.run_folder import RunFolder, refuse_other, write_settings
+from percentmatch.settings.given import all_of
+from percentmatch.settings.pretraining import PretrainSettings
 
 
 class WarmFolder:
@@ -27,18 +27,19 @@ class WarmFolder:
             )
         self.run.check_new()
 
-    def create(self, settings: PretrainSettings) -> None:
+    def create(self, settings: PretrainSettings, given: Mapping[str, Any]) -> None:
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
         self.run.hold()
-        write_atomic(self.settings, yaml.safe_dump(from_anywhere(settings.to_dict()), sort_keys=False).encode())
+        write_settings(self.settings, settings, given)
 
     def read_settings(self) -> PretrainSettings:
         if not self.settings.exists():
             raise UserError(f"'{self.path}' holds no warm start (it has no pretrain.yaml)")
-        return PretrainSettings.from_dict(read_yaml(self.settings), source=str(self.settings))
+        source = str(self.settings)
+        return PretrainSettings.from_dict(all_of(read_yaml(self.settings), source), source=source)
 
     def read_result(self) -> dict[str, Any]:
         """pretrain.json, whose figures are numbers."""
@@ -46,4 +47,4 @@ class WarmFolder:
 
     def check_same(self, settings: PretrainSettings) -> None:
         """Refuse other settings than the warm start began with."""
-        self.run.refuse_other(self.read_settings().to_dict(), settings.to_dict())
+        refuse_other(self.path, self.read_settings(), settings)

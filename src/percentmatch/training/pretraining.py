@@ -46,7 +46,7 @@ from percentmatch.models import LinearHead, build_classifier, quicken, spare_sea
 from percentmatch.runs.checkpoint import BAD_STATE, Saver
 from percentmatch.runs.run_folder import MAY_CHANGE
 from percentmatch.runs.warm_folder import WarmFolder
-from percentmatch.settings.config import PretrainSettings
+from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.training.graph import Replay
 from percentmatch.training.loader import AHEAD, PLAN, UNLABELED, Drawn, fits, rows_at
 from percentmatch.training.meter import Meter, all_finite

@@ -1,20 +1,23 @@
-"""Settings for data that somebody brings, where nothing was said: sensible for its amount and for the machine."""
+"""From what was given to what runs: one function that chooses the rest, and in whose answer nothing is "auto"."""
 
 import statistics
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from percentmatch.data import check_classes, detected, read_manifest, split_manifest, unlabeled_shards
+import torch
+
+from percentmatch.data import Data, Source, check_classes, count_split
 from percentmatch.data.pixels.cache import cores
 from percentmatch.data.pixels.decode import BadImage, size_of
-from percentmatch.distributed.device import pick_device
-from percentmatch.methods import checked_options, num_students, options_of
+from percentmatch.methods import num_students, options_of
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
-from percentmatch.settings.config import Config, merge
+from percentmatch.settings.config import Config, DataSettings
+from percentmatch.settings.declare import merge
+from percentmatch.settings.given import OF_THE_MACHINE
 from percentmatch.settings.presets import PRESETS, SOFT
 
 PRETRAINED_BACKBONE = {"cpu": OFFLINE_BACKBONE, "cuda": "resnet50"}
@@ -50,6 +53,26 @@ class Machine:
     device: Literal["cpu", "cuda"]
     cores: int
     weights: Literal["pretrained", "offline", "none"]  # the best that can be had
+    free_bytes: int = 0  # of a GPU's memory
+
+
+@dataclass(frozen=True)
+class Seen:
+    """What a look at the data and at the machine has found."""
+
+    data: DataSettings  # where the data is, of what kind it is and how it is split
+    machine: Machine
+    kept_images: int = 0  # that are kept decoded, not streamed
+    amount: Amount | None = None  # of the user's own data, for which settings are chosen; else defaults are taken
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """All settings of a run, what was given of them, and a line about each group of those that were chosen."""
+
+    config: Config
+    given: dict[str, Any]
+    reasons: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -58,6 +81,21 @@ class Choice:
 
     settings: dict[str, Any]
     reasons: tuple[str, ...]
+
+
+def resolve(given: Mapping[str, Any], seen: Seen) -> Resolved:
+    """All settings from those given and from what was seen of data and machine. Pure: it looks at nothing else."""
+    choice = choose(given, seen.amount, seen.machine) if seen.amount else Choice(dict(given), ())
+    config = Config.from_dict({**choice.settings, **seen.data.to_dict()}, source="settings")
+    on_gpu = seen.machine.device == "cuda"
+    fits = not on_gpu or seen.kept_images * 3 * config.decode_size**2 < seen.machine.free_bytes / 2
+    automatic = {
+        "device": seen.machine.device,
+        "precision": "bfloat16" if on_gpu else "float32",
+        "images_on": "device" if fits else "host",
+    }
+    left = {name: value for name, value in automatic.items() if getattr(config, name) == "auto"}
+    return Resolved(replace(config, **left), dict(given), choice.reasons)
 
 
 def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
@@ -141,21 +179,39 @@ def _reasons(settings: Mapping[str, Any], given: Mapping[str, Any], data: Amount
     return (f"chosen for {amount} (flags change it):", *(f"  {line}" for line in lines))
 
 
-def choose_for(settings: Config, given: Mapping[str, Any]) -> Choice | None:
-    """The choice for the data that settings name, after a look at it and at the machine; none for made-up scenes."""
-    checked_options(settings.method, settings.options)
-    settings = detected(settings)
-    if settings.data not in ("files", "voc", "coco", "shards"):
-        return None
-    device = pick_device(settings.device, deterministic=settings.deterministic)
-    manifest = read_manifest(settings, say=_silent)
-    check_classes(settings, manifest)
-    split = split_manifest(settings, manifest, say=_silent)
-    shards = unlabeled_shards(settings)
-    unlabeled = len(split.unlabeled) if shards is None else len(shards)
-    amount = Amount(len(split.labeled), unlabeled, len(manifest.class_names), _side(manifest.paths))
-    kind: Literal["cpu", "cuda"] = "cuda" if device.type == "cuda" else "cpu"
-    return choose(given, amount, Machine(kind, cores(), _best_weights(given, kind)))
+def look(
+    settings: Config,
+    given: Mapping[str, Any],
+    source: Source | None,
+    data: Data | None,
+    device: torch.device,
+    choose_rest: bool,
+) -> Seen:
+    """What there is of data and machine. `data` was given in Python; else there is a `source`, not decoded yet."""
+    where = DataSettings(**{each.name: getattr(settings, each.name) for each in fields(DataSettings)})
+    on_gpu = device.type == "cuda"
+    wanted = choose_rest and source is not None and source.manifest is not None
+    machine = Machine(
+        "cuda" if on_gpu else "cpu",
+        cores(),
+        _best_weights(given, device.type) if wanted else "none",
+        torch.cuda.mem_get_info(device)[0] if on_gpu else 0,
+    )
+    if data is not None or source is None or source.manifest is None:
+        return Seen(where, machine, len(data.pool) if data else settings.scenes_pool)
+    manifest, shards = source.manifest, source.shards
+    check_classes(source.settings, manifest)
+    amount = None
+    if wanted:
+        labeled, unlabeled = count_split(source.settings, manifest)
+        unlabeled = len(shards) if shards else unlabeled
+        amount = Amount(labeled, unlabeled, len(manifest.class_names), _side(manifest.paths))
+    return Seen(where, machine, sum(subset != "test" for subset in manifest.parts), amount)
+
+
+def is_complete(given: Mapping[str, Any]) -> bool:
+    """Whether all settings are given but those that the machine decides, as in the config.yaml of a run."""
+    return {each.name for each in fields(Config)} - OF_THE_MACHINE <= given.keys()
 
 
 def _best_weights(given: Mapping[str, Any], device: str) -> Literal["pretrained", "offline", "none"]:
@@ -174,7 +230,3 @@ def _side(paths: Sequence[Path]) -> int:
         with suppress(BadImage):
             sides.append(max(size_of(path)))
     return int(statistics.median(sides)) if sides else 224
-
-
-def _silent(sentence: str) -> None:
-    """The same sentence is said when the run begins."""

@@ -22,7 +22,7 @@ from percentmatch.data.readers.detect import detected
 from percentmatch.data.readers.folder import read_utf8, unlabeled_manifest
 from percentmatch.data.readers.lenient import Finding, read_leniently
 from percentmatch.data.shards.index import names_shards
-from percentmatch.data.source import OWN, class_list, read_manifest, validation_ids
+from percentmatch.data.source import class_list, read_manifest, validation_ids
 from percentmatch.data.split import PARTS, Split
 from percentmatch.errors import UserError
 from percentmatch.settings.config import DataSettings
@@ -202,7 +202,7 @@ def _few(settings: DataSettings, manifest: Manifest, split: Split) -> list[Findi
     if not settings.split_file:
         fixed = set(validation_ids(settings, manifest))
         drawn = 0 if fixed else len(split.validation)
-        kept = settings.split_kind == "every-class" or (settings.split_kind == "auto" and settings.data in OWN)
+        kept = settings.split_kind == "every-class"
         about = zip(manifest.ids, manifest.parts, manifest.labels.known.in_rows().tolist(), strict=True)
         total = sum(some > 0 and part != "test" and name not in fixed for name, part, some in about)
         count = needed(total, len(split.labeled), 0 if kept else drawn, enough)

@@ -24,22 +24,24 @@ from percentmatch.settings.config import DataSettings
 Settings = TypeVar("Settings", bound=DataSettings)
 LABEL_FILES = ("labels.csv", "labels.json", "samples.json")  # in a folder given as --labels
 COCO_LISTS = ("images", "annotations", "categories")
+OWN = ("files", "shards")  # kinds of data that are the user's own, not an experiment's
 
 
 def detected(settings: Settings) -> Settings:
-    """The settings with the kind of data that `auto` stands for; a VOC or COCO folder may be given as --labels too.
+    """The settings without "auto" for the kind of data and of split; a VOC or COCO folder may be given as --labels too.
 
-    What was found is the user's own data, whose parts keep every class; what was named is an experiment's.
+    The user's own data, and what was found without being named, is split so that every class is in each subset; data
+    named as VOC or COCO is an experiment's, and drawn at random. Where a split file is named, nothing is drawn.
     """
-    kind = settings.data
-    if kind == "auto":
+    found, kind = settings.data == "auto", settings.data
+    if found:
         kind = "files" if settings.labels else _root_kind(settings) if settings.root else _scenes_or_nothing(settings)
+    every_class = (kind in OWN or (found and kind != "scenes")) and not settings.split_file
+    split_kind = ("every-class" if every_class else "random") if settings.split_kind == "auto" else settings.split_kind
     layout = layout_of(Path(settings.labels)) if kind == "files" and settings.labels and not settings.root else None
-    if settings.data == settings.split_kind == "auto" and kind != "scenes":
-        settings = replace(settings, split_kind="every-class")
     if layout:
-        return replace(settings, data=layout, root=settings.labels, labels="")
-    return settings if kind == settings.data else replace(settings, data=kind)
+        return replace(settings, data=layout, root=settings.labels, labels="", split_kind=split_kind)
+    return replace(settings, data=kind, split_kind=split_kind)
 
 
 def layout_of(folder: Path) -> Literal["voc", "coco"] | None:

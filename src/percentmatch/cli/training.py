@@ -1,0 +1,153 @@
+"""The verbs that train: one run, a pretraining, a grid of runs, the demo; and the list of methods."""
+
+from pathlib import Path
+from typing import Annotated
+
+from cyclopts import Parameter
+
+from percentmatch.cli.flags import ConfigFile, Device, Preset, flags_of, gather, over_settings
+from percentmatch.distributed.ranks import launched, restarts
+from percentmatch.settings.config import Config
+from percentmatch.settings.pretraining import PretrainSettings
+
+CONFIG_FLAGS, PRETRAIN_FLAGS = flags_of(Config), flags_of(PretrainSettings)
+
+
+def demo(*, out: Path = Path("runs/demo"), seed: int = 0, device: Device = "auto") -> None:
+    """Train supervised, FixMatch and PercentMatch on made-up scenes with few labels, and compare them.
+
+    Parameters
+    ----------
+    out
+        Folder of the three runs. Finished runs found there are shown, broken ones continued.
+    seed
+        Chooses the labeled images, the initial weights and the order of training.
+    """
+    from percentmatch.use.demo import run_demo
+
+    run_demo(out, seed=seed, device=device)
+
+
+def train(
+    *,
+    out: Annotated[Path, Parameter(group="Run")],
+    resume: Annotated[bool, Parameter(group="Run", negative="")] = False,
+    config: ConfigFile = None,
+    preset: Preset = None,
+    option: Annotated[list[str] | None, Parameter(group="Training", negative="")] = None,
+    tensorboard: Annotated[bool, Parameter(group="Run", negative="")] = False,
+    wandb: Annotated[bool, Parameter(group="Run", negative="")] = False,
+    settings: Annotated[CONFIG_FLAGS, Parameter(name="*")] = CONFIG_FLAGS(),  # noqa: B008  frozen
+) -> None:
+    """Train a classifier. Settings come from flags, then --config, then --preset.
+
+    For your own data, the rest is chosen by its amount and by the machine, and printed; with a preset, for made-up
+    scenes and in Python, the rest are the paper's values.
+
+    Parameters
+    ----------
+    out
+        The run folder: new, or that of a run to --resume.
+    resume
+        Continue the run in --out where it stopped.
+    option
+        NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
+    tensorboard
+        Write losses, rates and validation scores for TensorBoard, too, into OUT/tensorboard.
+    wandb
+        Log them to Weights & Biases, too. WANDB_MODE=offline keeps them here.
+    """
+    from percentmatch.console.tables import percent
+    from percentmatch.runs.run_folder import RunFolder
+    from percentmatch.training.loggers import TensorBoard, Wandb
+    from percentmatch.training.start import train_given
+
+    folder = RunFolder(out)
+    if restarts() and not resume and folder.config.exists():
+        resume, config, preset = True, None, None
+    resumed = folder.read_to_resume() if resume else None
+    given = gather(Config, settings, config=config, preset=preset, options=option, resumed=resumed)
+    loggers = [make() for make, wanted in ((TensorBoard, tensorboard), (Wandb, wandb)) if wanted]
+    metrics = train_given(given, out, resume=resume, choose_rest=not (resume or preset), loggers=loggers)
+    if launched().rank > 0:
+        return
+    for part in ("validation", "test"):
+        if part in metrics:
+            score = metrics[part]["ema"]
+            shown = [f"{name} {percent(score[name])}" for name in ("mAP", "AUC", "accuracy") if name in score]
+            print(f"{part:10}  {'  '.join(shown)}")
+    print(f"run folder  {out}")
+
+
+def pretrain(
+    *,
+    out: Annotated[Path, Parameter(group="Run")],
+    resume: Annotated[bool, Parameter(group="Run", negative="")] = False,
+    config: ConfigFile = None,
+    settings: Annotated[PRETRAIN_FLAGS, Parameter(name="*")] = PRETRAIN_FLAGS(),  # noqa: B008  frozen
+) -> None:
+    """Pretrain a backbone on the images to learn from, without labels, for `train --weights`.
+
+    Parameters
+    ----------
+    out
+        The folder of the pretraining: new, or that of one to --resume.
+    resume
+        Continue the pretraining in --out where it stopped.
+    """
+    from percentmatch.runs.warm_folder import WarmFolder
+    from percentmatch.training.start import pretrain_given
+
+    folder = WarmFolder(out)
+    if restarts() and not resume and folder.settings.exists():
+        resume, config = True, None
+    resumed = folder.read_to_resume() if resume else None
+    given = gather(PretrainSettings, settings, config=config, resumed=resumed)
+    result = pretrain_given(given, out, resume=resume)
+    if launched().rank > 0:
+        return
+    print(f"{result['images']} images  {result['steps']} steps  loss {result['loss']:.3f}  {result['minutes']} minutes")
+    print(f"train from it by --weights {folder.backbone}")
+
+
+def benchmark(
+    file: Path,
+    *,
+    out: Path,
+    minutes: float = float("inf"),
+    only: Annotated[list[str] | None, Parameter(negative="")] = None,
+    set: Annotated[list[str] | None, Parameter(negative="")] = None,
+) -> None:
+    """Train the grid of runs that a file plans, and write one results file.
+
+    Parameters
+    ----------
+    file
+        A YAML file with any of preset, settings, warm_start, runs, grid and seeds.
+    out
+        Folder of the runs. Finished runs found there are kept, broken ones continued.
+    minutes
+        Begin no second run that would not end within so many; the same command goes on later.
+    only
+        Begin only runs whose names match, such as "*-seed1", so that machines can share a grid; may be repeated.
+    set
+        NAME=VALUE, a setting for all runs, such as root=/data/coco; may be repeated.
+    """
+    from percentmatch.use.grid import run_grid, show_grid
+    from percentmatch.use.grid_plan import read_grid
+
+    show_grid(run_grid(read_grid(file, over_settings(set)), out, minutes=minutes, only=only or ()))
+    print(f"results  {out / 'results.json'}")
+
+
+def methods(name: str | None = None) -> None:
+    """List the methods, or one method's options.
+
+    Parameters
+    ----------
+    name
+        A method.
+    """
+    from percentmatch.cli.method_tables import show_method, show_methods
+
+    show_method(name) if name else show_methods()

@@ -1,0 +1,147 @@
+"""What is true of a setting, said once where it is declared; settings from plain values; their check."""
+
+import ast
+import dataclasses
+import inspect
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache, reduce
+from itertools import pairwise
+from typing import Any, Literal, get_args, get_origin, get_type_hints
+
+from percentmatch.errors import UserError, did_you_mean
+
+
+@dataclass(frozen=True, kw_only=True)
+class Setting:
+    """What is true of a setting, beside its type, its default and the help line below it."""
+
+    group: str = ""  # heading in --help
+    above: float = -math.inf  # the value must be larger
+    low: float = -math.inf
+    high: float = math.inf
+    kinds: tuple[str, ...] = ()  # of data it belongs to; none means all
+    path: Literal["", "data", "more"] = ""  # a file or folder: what a run is scored on, or what it only learns from
+    resumable: bool = False  # whether a resumed run may change it; it always may change a path
+    machine: bool = False  # whether its automatic value depends on the machine
+    draws: bool = False  # says how the split is drawn, so that a split file makes it useless
+
+
+@lru_cache
+def declared(cls: type) -> dict[str, Setting]:
+    """What is declared of each setting of a dataclass, by its name."""
+    hints = get_type_hints(cls, include_extras=True)
+    found = {
+        name: [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Setting)]
+        for name, hint in hints.items()
+    }
+    return {each.name: next(iter(found[each.name]), Setting()) for each in dataclasses.fields(cls)}
+
+
+@lru_cache
+def help_lines(cls: type) -> dict[str, str]:
+    """The text below each setting of a dataclass and of those it derives from, by its name."""
+    lines: dict[str, str] = {}
+    for each in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
+        body = ast.parse(inspect.getsource(each)).body[0].body  # ty: ignore[unresolved-attribute]
+        for field, text in pairwise(body):
+            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
+                lines[field.target.id] = " ".join(str(text.value.value).split())  # ty: ignore[unresolved-attribute]
+    return lines
+
+
+_hints_of = lru_cache(get_type_hints)
+
+
+def check(settings: Any) -> None:
+    """Refuse values of the wrong type or out of their range."""
+    for name, kind in _hints_of(type(settings)).items():
+        value = getattr(settings, name)
+        if dataclasses.is_dataclass(kind):
+            good = dataclasses.is_dataclass(value) and isinstance(value, kind.__mro__[-2])  # a View
+            require(good, name, value, "must be a View")
+        else:
+            require(not (kind is float and isinstance(value, str)), name, repr(value), "must be a float")
+            _checked(kind, value, name)
+    for name, about in declared(type(settings)).items():
+        value = getattr(settings, name)
+        if about.above > -math.inf:
+            most = f" and at most {about.high:g}" if about.high < math.inf else ""
+            require(about.above < value <= about.high, name, value, f"must be above {about.above:g}{most}")
+        elif about.high < math.inf:
+            require(about.low <= value <= about.high, name, value, f"must lie between {about.low} and {about.high}")
+
+
+def require(condition: bool, name: str, value: object, sentence: str) -> None:
+    if not condition:
+        raise UserError(f"{name} {sentence}, not {value}")
+
+
+def merge(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """`base` with the values of `over`, nested mappings merged."""
+    merged = dict(base)
+    for key, value in over.items():
+        old = merged.get(key)
+        merged[key] = merge(old, value) if isinstance(old, Mapping) and isinstance(value, Mapping) else value
+    return merged
+
+
+def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Settings by their names, nested ones with dots."""
+    found: dict[str, Any] = {}
+    for name, value in values.items():
+        found |= flat(value, f"{prefix}{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value}
+    return found
+
+
+def without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
+    """`values` but those that `given` has, too; nested mappings likewise."""
+    left = {}
+    for name, value in values.items():
+        other = given.get(name)
+        if isinstance(value, Mapping) and isinstance(other, Mapping):
+            value = without(value, other)
+        if name not in given or (isinstance(other, Mapping) and value):
+            left[name] = value
+    return left
+
+
+def nested(name: str, value: Any) -> dict[str, Any]:
+    """A setting whose name may have dots, as `merge` takes it."""
+    return reduce(lambda inner, key: {key: inner}, reversed(name.split(".")), value)
+
+
+def build(cls: Any, values: Mapping[str, Any], source: str, prefix: str = "") -> Any:
+    """Settings from plain values, as read from YAML; unknown names and wrong types are refused."""
+    if not isinstance(values, Mapping):
+        raise UserError(f"{source}: '{prefix.rstrip('.')}' must hold names and values, not {values!r}")
+    hints = get_type_hints(cls)
+    checked = {}
+    for name, value in values.items():
+        if name not in hints:
+            raise UserError(f"{source}: unknown setting '{prefix}{name}'{did_you_mean(str(name), hints)}")
+        kind = hints[name]
+        if dataclasses.is_dataclass(kind):
+            checked[name] = build(kind, value, source, f"{prefix}{name}.")
+        else:
+            checked[name] = _checked(kind, value, f"{source}: '{prefix}{name}'")
+    return cls(**checked)
+
+
+def _checked(kind: Any, value: Any, what: str) -> Any:
+    if get_origin(kind) is Literal:
+        if value not in get_args(kind):
+            raise UserError(f"{what} must be one of {', '.join(get_args(kind))}, not {value!r}")
+        return value
+    kind = get_origin(kind) or kind
+    if isinstance(value, str) and "\0" in value:
+        raise UserError(f"{what} holds a zero byte; take it out")
+    if kind is float and isinstance(value, int | str) and not isinstance(value, bool):  # YAML 1.1 reads 3e-4 as text
+        try:
+            return float(value)
+        except (ValueError, OverflowError):
+            pass
+    if not isinstance(value, kind) or (kind is int and isinstance(value, bool)):
+        raise UserError(f"{what} must be a {kind.__name__}, not {value!r}")
+    return value
