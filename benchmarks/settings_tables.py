@@ -4,34 +4,31 @@ import types
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from docstring_parser import parse_from_object
-
 from percentmatch.settings.config import Config, StrongView, View
+from percentmatch.settings.declare import declared, help_lines
 from percentmatch.settings.presets import PRESETS
 
 
 def settings_tables() -> str:
     """A table for each group of flags, then one for the settings of views."""
-    groups: dict[str, list[str]] = {}
-    explained = _explained(*reversed(Config.__mro__))
-    for name, hint in get_type_hints(Config, include_extras=True).items():
-        group = next((each.group[0] for each in getattr(hint, "__metadata__", ()) if each.group), None)
-        default = next(each for each in fields(Config) if each.name == name)
-        made = default.default if default.default is not MISSING else default.default_factory()  # ty: ignore
-        if group and not is_dataclass(made):
-            kind = get_args(hint)[0]
-            others = [each for each in get_args(kind) if each != made] if get_origin(kind) is Literal else []
+    groups: dict[str, list[str]] = {name: [] for name in ("Data", "Model", "Training", "Views", "Run")}
+    about, explained, kinds = declared(Config), _explained(Config), get_type_hints(Config)
+    for each in fields(Config):
+        default = each.default if each.default is not MISSING else each.default_factory()  # ty: ignore
+        if each.name != "options" and not is_dataclass(default):
+            kind = kinds[each.name]
+            others = [choice for choice in get_args(kind) if choice != default] if get_origin(kind) is Literal else []
             also = f", or {', '.join(map(_shown, others))}" if others else ""
-            row = f"| `--{name.replace('_', '-')}` | {_shown(made)}{also} | {explained[name]} |"
-            groups.setdefault(getattr(group, "name", group), []).append(row)
+            row = f"| `--{each.name.replace('_', '-')}` | {_shown(default)}{also} | {explained[each.name]} |"
+            groups[about[each.name].group].append(row)
     head = ["| flag | default | |", "|---|---|---|"]
     parts = ["\n".join([f"## {group}", "", *head, *rows, ""]) for group, rows in groups.items()]
-    usual, strong, about = View(), StrongView(), _explained(View)
+    usual, strong, explained = View(), StrongView(), _explained(View)
     rows = []
     for each in fields(View):
         own, other = (_shown(getattr(view, each.name)) for view in (usual, strong))
         default = own if own == other else f"{own}, of strong views {other}"
-        rows.append(f"| `.{each.name.replace('_', '-')}` | {default} | {about[each.name]} |")
+        rows.append(f"| `.{each.name.replace('_', '-')}` | {default} | {explained[each.name]} |")
     views = "After `--labeled-view`, `--weak-view` and `--strong-view`, as in `--weak-view.crop-scale 0.8`:"
     return "\n".join([*parts, "## A view", "", views, "", *head, *rows, ""])
 
@@ -51,7 +48,6 @@ def _shown(value: Any) -> str:
     return {"": "", "True": "yes", "False": "no"}.get(str(value), f"`{value}`")
 
 
-def _explained(*classes: type) -> dict[str, str]:
-    """The text below each field of these classes, by its name."""
-    found = [each for cls in classes if is_dataclass(cls) for each in parse_from_object(cls).params]
-    return {each.arg_name: " ".join((each.description or "").split()).replace("|", "\\|") for each in found}
+def _explained(cls: type) -> dict[str, str]:
+    """The text below each setting, by its name."""
+    return {name: text.replace("|", "\\|") for name, text in help_lines(cls).items()}
