@@ -94,7 +94,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path, mo
     file = tmp_path / "c.yaml"
     file.write_text("lr: 5e-3\nstrong_view: {ops: 2}\noptions: {momentum: 0.9, num_bins: 50}\n")
     seen = {}
-    monkeypatch.setattr("percentmatch.training.loop.train", lambda config, *_, **__: seen.update(config=config) or {})
+    monkeypatch.setattr("percentmatch.training.start.train", lambda config, *_, **__: seen.update(config=config) or {})
     tokens = [
         "train",
         "--out",

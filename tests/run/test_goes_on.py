@@ -10,11 +10,12 @@ from tiny import TINY
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
 from percentmatch.runs import checkpoint
+from percentmatch.runs.log import Log
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training import loop as train_module
-from percentmatch.training.loop import train
 from percentmatch.training.run import Run
+from percentmatch.training.start import train
 
 QUICK = replace(
     TINY, scenes_pool=48, scenes_test=16, validation=12, labeled=16, labeled_batch=4, total_steps=8, log_every=2
@@ -106,7 +107,7 @@ def test_the_good_checkpoint_is_not_given_up_for_the_damaged_one(
     good = (folder / "previous.pt").read_bytes()
     flip(folder / "last.pt", 0.5)
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "append", None)
+        patch.setattr(Log, "append", None)
         with pytest.raises(TypeError):
             train(QUICK, folder, resume=True)
     assert (folder / "last.pt").read_bytes() == good
@@ -152,11 +153,11 @@ def test_a_run_killed_at_its_first_row_writes_it_again(
 
 def test_a_run_stopped_before_its_first_row_goes_on(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    checkpoint.save_checkpoint(folder.checkpoint, {"step": 1, "log": folder.log_mark()})
-    state, why = folder.newest(torch.device("cpu"), save_every=3)
+    checkpoint.save_checkpoint(folder.checkpoints.last, {"step": 1, "log": folder.log.mark()})
+    state, why = folder.checkpoints.newest(torch.device("cpu"), save_every=3)
     assert why == ""
-    folder.go_on_from(state, why)
-    assert folder.log.read_bytes() == b""
+    folder.checkpoints.go_on_from(state, why)
+    assert folder.log.path.read_bytes() == b""
 
 
 def test_a_folder_with_the_rest_of_a_first_write_is_new(tmp_path: Path) -> None:

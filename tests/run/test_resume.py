@@ -20,15 +20,15 @@ from tiny import TINY, rows, weights
 from percentmatch import __version__, files
 from percentmatch.cli import main as cli
 from percentmatch.console.signals import Stopped
-from percentmatch.data import Data, Images, split_data
+from percentmatch.data import Data, Images, load_data, split_data
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
 from percentmatch.runs import checkpoint
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training import loop as train_module
-from percentmatch.training import run as run_module
-from percentmatch.training.loop import train
+from percentmatch.training.run import Run, labels_digest
+from percentmatch.training.start import train
 
 LONG = replace(TINY, total_steps=40, log_every=8, eval_every=20, save_every=7)
 
@@ -82,7 +82,7 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a signal came in the middle of this step."""
     real = train_module.train_step
 
-    def noisy(run: run_module.Run, number: int) -> None:
+    def noisy(run: Run, number: int) -> None:
         real(run, number)
         if number + 1 == step:
             signal.raise_signal(signal.SIGINT)
@@ -225,19 +225,19 @@ def renamed(data: Data) -> Data:
 
 def test_every_change_of_labels_is_seen() -> None:
     """But not what stands where a label is unknown, nor the order of the images."""
-    data = train_module.load_data(TINY)
+    data = load_data(TINY)
     split = split_data(TINY, data)
     kinds = ("targets", "known", "difficult")
     pools = [Data(flipped(data.pool, kind), data.test) for kind in kinds]
     tests = [Data(data.pool, flipped(data.test, kind)) for kind in kinds]
-    assert len({run_module.labels_digest(each, split) for each in (data, *pools, *tests, renamed(data))}) == 8
+    assert len({labels_digest(each, split) for each in (data, *pools, *tests, renamed(data))}) == 8
     unknown = flipped(data.pool, "known")
     same = [Data(pool, data.test) for pool in (unknown, flipped(unknown, "targets"), unknown.part(unknown.ids[::-1]))]
-    assert len({run_module.labels_digest(each, split) for each in same}) == 1
+    assert len({labels_digest(each, split) for each in same}) == 1
 
 
 def test_a_run_does_not_go_on_with_other_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = train_module.load_data(TINY)
+    data = load_data(TINY)
     stop_at(7, monkeypatch)
     with pytest.raises(Stopped):
         train(TINY, tmp_path / "run", data=data)
@@ -275,7 +275,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
             written.update(copy.deepcopy(state["model"]))
         real_save(state, place)
 
-    def step(run: run_module.Run, number: int) -> None:
+    def step(run: Run, number: int) -> None:
         real_step(run, number)
         if number == 4:
             expected.update(copy.deepcopy(run.model.state_dict()))

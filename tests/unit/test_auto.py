@@ -175,7 +175,7 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Config]:
     """What the command would train, by itself."""
     found: dict[str, Config] = {}
-    monkeypatch.setattr("percentmatch.training.loop.train", lambda config, *_, **__: found.update(config=config) or {})
+    monkeypatch.setattr("percentmatch.training.start.train", lambda config, *_, **__: found.update(config=config) or {})
     return found
 
 

@@ -96,10 +96,10 @@ def train(
     """
     from percentmatch.console.tables import percent
     from percentmatch.training.loggers import TensorBoard, Wandb
-    from percentmatch.training.loop import train
+    from percentmatch.training.start import train
 
-    followers = [make() for make, wanted in ((TensorBoard, tensorboard), (Wandb, wandb)) if wanted]
-    metrics = train(replace(settings, options=_options(option)), out, resume=resume, followers=followers)
+    loggers = [make() for make, wanted in ((TensorBoard, tensorboard), (Wandb, wandb)) if wanted]
+    metrics = train(replace(settings, options=_options(option)), out, resume=resume, loggers=loggers)
     if launched().rank > 0:
         return
     for part in ("validation", "test"):
@@ -129,14 +129,14 @@ def pretrain(
     config
         A YAML file of settings, such as a warm start's pretrain.yaml.
     """
-    from percentmatch.runs.warm_folder import WarmFolder
-    from percentmatch.training.pretraining import pretrain
+    from percentmatch.runs.pretrain_folder import PretrainFolder
+    from percentmatch.training.start import pretrain
 
     result = pretrain(settings, out, resume=resume)
     if launched().rank > 0:
         return
     print(f"{result['images']} images  {result['steps']} steps  loss {result['loss']:.3f}  {result['minutes']} minutes")
-    print(f"train from it by --weights {WarmFolder(out).backbone}")
+    print(f"train from it by --weights {PretrainFolder(out).backbone}")
 
 
 @app.command
@@ -215,10 +215,10 @@ def _below_flags(config: str | None, preset: str | None, method: str | None, res
 
 def _below_pretrain_flags(config: str | None, resumed: str | None) -> PretrainSettings:
     """The same for a warm start, which has no presets."""
+    from percentmatch.runs.pretrain_folder import PretrainFolder
     from percentmatch.runs.run_folder import read_yaml
-    from percentmatch.runs.warm_folder import WarmFolder
 
-    base = WarmFolder(Path(resumed)).read_settings().to_dict() if resumed else {}
+    base = PretrainFolder(Path(resumed)).read_settings().to_dict() if resumed else {}
     if config:
         base = merge(base, read_yaml(Path(config)))
     return PretrainSettings.from_dict(base, source=config or "config")
@@ -252,9 +252,9 @@ def _without(tokens: list[str], flags: tuple[str, ...]) -> list[str]:
 
 def _began(out: str | None, *, warming: bool) -> bool:
     """Whether a run or a warm start in `out` has come so far that there is one to resume."""
-    from percentmatch.runs.warm_folder import WarmFolder
+    from percentmatch.runs.pretrain_folder import PretrainFolder
 
-    folder = WarmFolder(Path(out or ""))
+    folder = PretrainFolder(Path(out or ""))
     return out is not None and (folder.settings if warming else folder.run.config).exists()
 
 

@@ -1,4 +1,4 @@
-"""The folder of a warm start, the contract between `pretrain` and what goes on from it."""
+"""The folder of a pretraining, the contract between `pretrain` and what goes on from it."""
 
 from pathlib import Path
 from typing import Any
@@ -12,7 +12,7 @@ from percentmatch.runs.run_folder import RunFolder, from_anywhere, read_yaml
 from percentmatch.settings.config import PretrainSettings
 
 
-class WarmFolder:
+class PretrainFolder:
     """pretrain.yaml, backbone.safetensors, pretrain.json; and log.jsonl, last.pt and split.json as in a run folder."""
 
     def __init__(self, path: Path) -> None:
@@ -23,21 +23,17 @@ class WarmFolder:
     def check_new(self) -> None:
         if self.settings.exists():
             raise UserError(
-                f"'{self.path}' already holds a warm start; continue it with --resume or choose another --out"
+                f"'{self.path}' already holds a pretraining; continue it with --resume or choose another --out"
             )
         self.run.check_new()
 
     def create(self, settings: PretrainSettings) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
-        self.run.hold()
+        self.run.make()
         write_atomic(self.settings, yaml.safe_dump(from_anywhere(settings.to_dict()), sort_keys=False).encode())
 
     def read_settings(self) -> PretrainSettings:
         if not self.settings.exists():
-            raise UserError(f"'{self.path}' holds no warm start (it has no pretrain.yaml)")
+            raise UserError(f"'{self.path}' holds no pretraining (it has no pretrain.yaml)")
         return PretrainSettings.from_dict(read_yaml(self.settings), source=str(self.settings))
 
     def read_result(self) -> dict[str, Any]:
@@ -45,5 +41,5 @@ class WarmFolder:
         return read_sound(self.result, lambda found: check_numbers(found, "images", "steps", "loss", "minutes"))
 
     def check_same(self, settings: PretrainSettings) -> None:
-        """Refuse other settings than the warm start began with."""
+        """Refuse other settings than the pretraining began with."""
         self.run.refuse_other(self.read_settings().to_dict(), settings.to_dict())

@@ -1,0 +1,136 @@
+"""The two calls that train: checks, data and state before the loop, the end after it."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from percentmatch import __version__
+from percentmatch.console.progress import Counting
+from percentmatch.data import Data, detected, load_data
+from percentmatch.data.labels import check_single
+from percentmatch.distributed.device import pick_device
+from percentmatch.distributed.group import check_same_on_all, first_on_each_machine, is_main, joined, wait_for_all
+from percentmatch.distributed.ranks import launched
+from percentmatch.errors import UserError
+from percentmatch.methods import checked_options
+from percentmatch.runs.checkpoint import BAD_STATE
+from percentmatch.runs.pretrain_folder import PretrainFolder
+from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
+from percentmatch.settings.config import Config, PretrainSettings
+from percentmatch.training.finish import finish_run
+from percentmatch.training.loggers import Logger
+from percentmatch.training.loop import run_loop
+from percentmatch.training.pool import refresh
+from percentmatch.training.pretraining import Pretraining, finish_pretraining, log_pretraining
+from percentmatch.training.rows import log_start, log_training, log_validation
+from percentmatch.training.run import Run
+from percentmatch.training.state import State
+
+
+def train(
+    config: Config,
+    out: str | Path,
+    *,
+    resume: bool = False,
+    data: Data | None = None,
+    loggers: Sequence[Logger] = (),
+) -> dict[str, Any]:
+    """Train as `config` says into the run folder `out`; returns what metrics.json holds.
+
+    `data` replaces the data the config names. With `resume` a run continues from its last checkpoint, exactly.
+    Ctrl-C and SIGTERM save and raise `Stopped`. `loggers` show the log elsewhere. Processes started by torchrun or
+    srun train together, and the first one writes.
+    """
+    with joined(), RunFolder(Path(out)) as folder, torch.random.fork_rng(devices=()):  # the caller's draws go on
+        config = replace(config, options=checked_options(config.method, config.options))
+        config = detected(config) if data is None else replace(config, data="custom")
+        _check_ranks(config.to_dict(), resume)
+        if resume:
+            folder.check_same(config)
+            if folder.metrics.exists():
+                return folder.read_metrics()
+        else:
+            folder.check_new()
+        device = pick_device(config.device, deterministic=config.deterministic)
+        if data is None:
+            data = _load(config)
+        elif config.task == "single-label":
+            for images in (data.pool, data.test):
+                check_single(images.labels, images.ids)
+        run = Run(config, folder, data, device, resumed=resume)
+        check_same_on_all({"the split": run.split.digest, "the labels": run.labels})
+        wait_for_all()  # until all have seen that the folder is new
+        if is_main():
+            folder.complete(run.split, device) if resume else folder.create(config, run.split, device)
+        if resume:
+            take_up(run)
+        if is_main() and not folder.log.size:
+            log_start(run)
+        validate = log_validation if len(run.validation) else None
+        run_loop(run, log=log_training, refresh=refresh, validate=validate, loggers=loggers)
+        return finish_run(run)  # while the last checkpoint is being written
+
+
+def pretrain(
+    settings: PretrainSettings, out: str | Path, *, resume: bool = False, data: Data | None = None
+) -> dict[str, Any]:
+    """Train a backbone as `settings` say into the folder `out`; returns what pretrain.json holds.
+
+    It sees the labeled and unlabeled images of the split, or those of the stream alone; no labels, and no images for
+    validation or test. `data` replaces the data that the settings name. With `resume` it continues from its last
+    checkpoint, exactly. Processes started by torchrun or srun train together, and the first one writes.
+    """
+    folder = PretrainFolder(Path(out))
+    with joined(), folder.run, torch.random.fork_rng(devices=()):  # the caller's draws go on
+        settings = settings if data is None else replace(settings, data="custom")
+        _check_ranks(settings.to_dict(), resume)
+        if resume:
+            folder.check_same(settings)
+            if folder.result.exists():
+                return folder.read_result()
+        else:
+            folder.check_new()
+        device = pick_device(settings.device, deterministic=settings.deterministic)
+        data = data or _load(settings.as_config())
+        state = Pretraining(settings, folder.run, data, device, resumed=resume)
+        check_same_on_all({"the split": state.split.digest})
+        wait_for_all()  # until all have seen that the folder is new
+        if is_main():
+            if not resume:
+                folder.create(settings)
+            folder.run.complete(state.split, device)
+        if resume:
+            take_up(state)
+        run_loop(state, log=log_pretraining)
+        return finish_pretraining(state, folder)
+
+
+def _check_ranks(settings: Mapping[str, Any], resume: bool) -> None:
+    own = {name: value for name, value in settings.items() if name not in (*MAY_CHANGE, "weights")}
+    check_same_on_all({**own, "version": __version__, "resume": resume})
+
+
+def _load(config: Config) -> Data:
+    with Counting("decoding images", silent=launched().rank > 0) as progress, first_on_each_machine():
+        return load_data(config, progress=progress)
+
+
+def take_up(state: State) -> None:
+    """Go on from the newest whole checkpoint, or begin at step 0 if training ended before its first."""
+    checkpoints = state.folder.checkpoints
+    found, why = checkpoints.newest(state.device, save_every=state.config.save_every)
+    if found:
+        try:
+            state.folder.refuse_other(found.get("settings", {}), state.settings.to_dict())  # if its file was changed
+            state.load_state_dict(found)
+            state.step, state.began = int(found["step"]), state.began - float(found["seconds"])
+        except BAD_STATE as error:
+            raise UserError(
+                f"'{checkpoints.last}' is the checkpoint of another model or method; choose another --out"
+            ) from error
+    wait_for_all()  # until all have read it
+    if is_main():
+        checkpoints.go_on_from(found, why)
