@@ -24,7 +24,9 @@ from percentmatch.report import write_report
 from percentmatch.runs.run_folder import RunFolder, environment
 from percentmatch.scoring.predictions import evaluate, probabilities
 from percentmatch.settings.config import Config
-from percentmatch.training.loop import train_step
+from percentmatch.training.finish import finish_run
+from percentmatch.training.loop import save, train_step
+from percentmatch.training.rows import log_training
 from percentmatch.training.run import Run, labels_digest
 from percentmatch.use.predict import predict
 
@@ -91,24 +93,24 @@ def measure(num_classes: int, folder: Path) -> dict[str, object]:
     watch("hash the labels", lambda: labels_digest(data, split), REPEATS)
     before = peak_bytes()
     run = Run(config, out, data, torch.device("cpu"))
-    out.create(config, run.split, run.device)
+    out.create(config, {}, run.split, run.device)
     train_step(run, 0)
     steps = iter(range(1, STEPS + 1))
     watch("training step", lambda: train_step(run, next(steps)), STEPS)
     run.step = STEPS + 1
     labeler, weak = PercentMatch(run.facts), torch.rand(config.labeled_batch, num_classes)
     watch("labeler in it", lambda: labeler(Scores(weak, STEPS)), STEPS)
-    watch("log row", run.log_row)
-    watch("checkpoint", lambda: (run.save(), run.saver.wait()))
+    watch("log row", lambda: log_training(run))
+    watch("checkpoint", lambda: (save(run), out.checkpoints.wait()))
     scores = probabilities(run.ema.model, run.test.pixels, run.card, run.device)
     watch("metrics of the test images", lambda: evaluate(scores, run.test, "multi-label"), REPEATS)
-    watch("end of the run", run.finish)
+    watch("end of the run", lambda: finish_run(run))
     trained = peak_bytes()
     images = [folder / f"{number:05}.png" for number in range(PREDICTED)]
     watch("predict", lambda: predict(out.path, images, folder / "predicted.csv"))
     watch("report", lambda: write_report([out.path], folder / "report.html"))
-    files = {"last.pt": out.checkpoint, "model.safetensors": out.model, "metrics.json": out.metrics}
-    files |= {"report": folder / "report.html", "predictions": folder / "predicted.csv", "log row": out.log}
+    files = {"last.pt": out.checkpoints.last, "model.safetensors": out.model, "metrics.json": out.metrics}
+    files |= {"report": folder / "report.html", "predictions": folder / "predicted.csv", "log row": out.log.path}
     tables = vars(data.pool.labels).values()
     sparse = sum(each.nbytes for table in tables for each in (table.usual, table.starts, table.columns))
     sizes = {"labels of the pool": sparse, "the same dense": 3 * POOL * num_classes}

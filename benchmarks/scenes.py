@@ -67,7 +67,7 @@ def folder_of(row: str, seed: int) -> Path:
 
 
 def train_one(job: tuple[str, int]) -> None:
-    from percentmatch.training.loop import train
+    from percentmatch.training.start import train
 
     train(config_of(*job), folder_of(*job), resume=(folder_of(*job) / "config.yaml").exists())
 

@@ -27,7 +27,7 @@ from percentmatch.runs.run_folder import RunFolder, environment
 from percentmatch.settings.config import Config
 from percentmatch.settings.declare import merge
 from percentmatch.settings.presets import PRESETS
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 from percentmatch.use.suggest import suggest
 
 SEEDS = (0, 1, 2)  # the rule and the settings of the second start were looked at with seeds 10 to 12

@@ -30,8 +30,12 @@ from percentmatch.runs.run_folder import RunFolder, environment
 from percentmatch.scoring.predictions import probabilities
 from percentmatch.settings.config import Config
 from percentmatch.training.graph import EAGER_STEPS, Replay
-from percentmatch.training.loop import train_step
+from percentmatch.training.loop import autocast, save, train_step
+from percentmatch.training.pool import refresh
+from percentmatch.training.resolve import for_machine, look
+from percentmatch.training.rows import log_training
 from percentmatch.training.run import Run
+from percentmatch.training.state import check_finite
 from speed.conventional import Conventional, Files, load
 from speed.pictures import write_photographs
 from speed.sheets import show
@@ -109,8 +113,9 @@ class Bench:
 
     def run(self, method: str = "percentmatch", **changes: Any) -> Run:
         config = self.config(method, labeled=max(len(self.paths) // 10, 1), **changes)
-        run = Run(config, RunFolder(Path(tempfile.mkdtemp(dir=self.folder))), self.data, self.device)
-        run.folder.create(config, run.split, self.device)
+        seen = look(config, {}, None, self.data, self.device, choose_rest=False)
+        run = Run(for_machine(config, seen), RunFolder(Path(tempfile.mkdtemp(dir=self.folder))), self.data, self.device)
+        run.folder.create(config, {}, run.split, self.device)
         return run
 
     def time(self, calls: dict[str, Call], *, steps: int = 0, warmup: int = 0, repeats: int = 0) -> Times:
@@ -150,7 +155,7 @@ class Bench:
 def network_step(run: Run, images: Tensor, targets: Tensor) -> None:
     """Forward, loss, backward, optimizer, and nothing else."""
     run.optimizer.zero_grad(set_to_none=True)
-    with run.autocast():
+    with autocast(run.config, run.device):
         loss = mean_over_images(asymmetric_loss(run.model(images), targets))
     loss.backward()
     run.optimizer.step()
@@ -158,11 +163,12 @@ def network_step(run: Run, images: Tensor, targets: Tensor) -> None:
 
 def loop_step(run: Run) -> None:
     """A turn of the loop in `train`, without validation, checkpoints and the progress bar."""
-    run.refresh(run.step)
+    refresh(run, run.step)
     train_step(run, run.step)
     run.step += 1
     if run.step % run.config.log_every == 0:
-        run.log_row()
+        check_finite(run)
+        log_training(run)
 
 
 def fixed_batch(run: Run) -> tuple[Callable[[], Tensor], Tensor]:
@@ -175,7 +181,7 @@ def fixed_batch(run: Run) -> tuple[Callable[[], Tensor], Tensor]:
         return torch.cat([view for view in (batch.images, batch.weak, batch.strong) if view is not None])
 
     targets = run.loader.make(drawn, sent).targets
-    return views, targets.repeat(len(run.loader.parts), 1)
+    return views, targets.repeat(len(run.loader.views), 1)
 
 
 def network(bench: Bench, figures: Figures) -> None:
@@ -219,7 +225,8 @@ def loop(bench: Bench, figures: Figures) -> None:
     )
     figures |= {f"{name}_ms": statistics.median(each) for name, each in times.items()}
     figures["views_over_loop_ratio"] = figures["views_ms"] / loop_ms
-    figures["checkpoint_ms"] = statistics.median(bench.time({"": whole.save}, steps=1, warmup=1, repeats=bench.few)[""])
+    saves = bench.time({"": lambda: save(whole)}, steps=1, warmup=1, repeats=bench.few)
+    figures["checkpoint_ms"] = statistics.median(saves[""])
 
 
 def labeler(bench: Bench, figures: Figures) -> None:

@@ -25,10 +25,10 @@ from percentmatch import files
 from percentmatch.cli import main as cli
 from percentmatch.console import tables as show  # noqa: F401
 from percentmatch.data.shards import write as sharding  # noqa: F401
+from percentmatch.runs.log import Log
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.training import loop as train
-from percentmatch.training import pretraining as pretrain
-from percentmatch.training.run import Run
+from percentmatch.training import finish, loop, rows, start
+from percentmatch.training.pool import RunPool
 from percentmatch.use import grid as benchmark  # noqa: F401
 
 torch.set_num_threads(1)
@@ -78,8 +78,8 @@ class Watch:
             os.truncate(fault.file, os.path.getsize(fault.file) // 3)
         elif fault.act == "limit":
             resource.setrlimit(resource.RLIMIT_FSIZE, (1 << 20, resource.RLIM_INFINITY))
-        elif isinstance(subject, RunFolder):  # a full disk, in the middle of a row
-            room = subject.log.stat().st_size + 20 if subject.log.exists() else 20
+        elif isinstance(subject, Log):  # a full disk, in the middle of a row
+            room = subject.path.stat().st_size + 20 if subject.path.exists() else 20
             resource.setrlimit(resource.RLIMIT_FSIZE, (room, resource.RLIM_INFINITY))
         else:
             self.full = True
@@ -98,22 +98,22 @@ class Watch:
         setattr(owner, name, wrapped)
 
     def install(self) -> None:
-        self.around(train, "train_step", "a step")
-        self.around(pretrain, "pretrain_step", "a step")
+        self.around(loop, "train_step", "a step")
         self.around(nn.utils, "get_total_norm", "the gradient's norm")
-        self.around(Run, "score", "scoring")
-        self.around(Run, "probabilities", "scoring the pool")
-        self.around(Run, "restore", "restoring")
-        self.around(Run, "finish", "finishing")
+        self.around(finish, "score", "scoring")
+        rows.score = finish.score
+        self.around(RunPool, "probabilities", "scoring the pool")
+        self.around(start, "take_up", "restoring")
+        self.around(start, "finish_run", "finishing")
         self.around(RunFolder, "create", "making the folder")
-        self.around(RunFolder, "append", "a row")
+        self.around(Log, "append", "a row")
         self.around(os, "fsync", lambda descriptor: f"fsync of {_name(os.readlink(f'/proc/self/fd/{descriptor}'))}")
         self.around(os, "replace", lambda _, place: f"the move to {_name(place)}")
         self._halves()
         files.open = self._open  # ty: ignore[unresolved-attribute]
 
     def _halves(self) -> None:
-        save, append = torch.save, RunFolder.append
+        save, append = torch.save, Log.append
 
         def save_half(state: dict, file: Any) -> None:
             if self.due("half a checkpoint"):
@@ -127,21 +127,21 @@ class Watch:
             save(state, file)
             self.at("after writing a checkpoint")
 
-        def append_half(folder: RunFolder, row: dict) -> None:
+        def append_half(log: Log, row: dict) -> None:
             if self.due("half a row"):
-                before = folder.log.stat().st_size if folder.log.exists() else 0
-                with open(folder.log, "a") as file:
+                before = log.path.stat().st_size if log.path.exists() else 0
+                with open(log.path, "a") as file:
                     file.write('{"step": ' + str(row["step"]))
                 self.at("half a row")
-                os.truncate(folder.log, before)
+                os.truncate(log.path, before)
             else:
                 self.at("half a row")
             try:
-                append(folder, row)
+                append(log, row)
             finally:  # there is room for what is said of it
                 resource.setrlimit(resource.RLIMIT_FSIZE, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
 
-        torch.save, RunFolder.append = save_half, append_half
+        torch.save, Log.append = save_half, append_half
 
     def _open(self, path: Path, mode: str, **options: Any) -> Any:
         self.at(f"opening {_name(path)}", path)

@@ -23,9 +23,9 @@ from PIL import Image
 from percentmatch.data import read_labels, read_voc
 from percentmatch.data.pixels.decode import decode
 from percentmatch.errors import UserError
+from percentmatch.files import read_yaml
 from percentmatch.models.weights import read_weights
 from percentmatch.runs.checkpoint import load_checkpoint
-from percentmatch.files import read_yaml
 from percentmatch.settings.config import Config
 from percentmatch.use.grid import read_grid
 

@@ -22,8 +22,8 @@ from percentmatch.data.readers.folder import read_folder
 from percentmatch.data.readers.table import RISKY, read_table
 from percentmatch.errors import UserError, did_you_mean, visible
 from percentmatch.files import parse_yaml
+from percentmatch.runs.pretrain_folder import PretrainFolder
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.runs.warm_folder import WarmFolder
 from percentmatch.use.export import model_card
 from percentmatch.use.predict import _csv_lines
 
@@ -215,9 +215,9 @@ def test_yaml_is_values_and_nothing_else(text: str) -> None:
 def test_numbers_that_are_none_are_damage(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
     for row in ('{"step": NaN, "kind": "x"}', '{"step": 1, "kind": "x", "loss": Infinity}'):
-        folder.log.write_text(f'{row}\n{{"step": 2, "kind": "x"}}\n')
+        folder.log.path.write_text(f'{row}\n{{"step": 2, "kind": "x"}}\n')
         with pytest.raises(UserError, match=r"log\.jsonl', line 1, is damaged"):
-            folder.read_log()
+            folder.log.rows()
 
 
 def test_a_cell_that_lists_labels_is_data_and_no_program(tmp_path: Path) -> None:
@@ -351,7 +351,7 @@ def test_figures_that_are_none_are_damage(change: dict, tmp_path: Path) -> None:
         RunFolder(tmp_path).read_metrics()
     (tmp_path / "pretrain.json").write_text(json.dumps({"images": 1, "steps": 2, "loss": None, "minutes": 1}))
     with pytest.raises(UserError, match=r"pretrain\.json' is damaged \(ValueError: loss is null\)"):
-        WarmFolder(tmp_path).read_result()
+        PretrainFolder(tmp_path).read_result()
 
 
 def test_names_are_compared_only_where_that_is_quick() -> None:

@@ -44,13 +44,13 @@ from percentmatch.data.shards.index import open_shards
 from percentmatch.data.shards.labeled import labeled_manifest
 from percentmatch.data.split import Split, read_split
 from percentmatch.errors import UserError
+from percentmatch.files import read_yaml
 from percentmatch.methods import checked_options
 from percentmatch.models import Card, Decisions, build_classifier, classifier_bytes, load_classifier
 from percentmatch.models.weights import read_weights
 from percentmatch.report import write_report
 from percentmatch.runs.checkpoint import load_checkpoint
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.files import read_yaml
 from percentmatch.serve.app import first_file
 from percentmatch.settings.config import Config
 from percentmatch.use.export import model_card

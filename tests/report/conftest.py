@@ -9,7 +9,7 @@ from hostile import CLASSES, CONFIG
 
 from percentmatch.data import Data
 from percentmatch.data.scenes import draw_scenes
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 
 
 @pytest.fixture(scope="session")

@@ -29,7 +29,7 @@ from percentmatch.report.compare import paired
 from percentmatch.report.entry import Entry
 from percentmatch.report.scoring import ScoredRun, score_own_images
 from percentmatch.report.sections import page_examples
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 from percentmatch.use.evaluate import score_run
 
 VOID = {"meta", "input", "br", "img"}

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tiny import TINY
 
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 
 
 @pytest.fixture(scope="module")

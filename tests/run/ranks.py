@@ -4,7 +4,6 @@ import contextlib
 import json
 import os
 import sys
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +11,7 @@ import torch
 
 from percentmatch.cli.main import run
 from percentmatch.console.signals import Stopped
-from percentmatch.training import loop as train_module
+from percentmatch.training import loop
 from percentmatch.training import pretraining as pretrain_module
 from percentmatch.training.pretraining import Embedder
 
@@ -35,22 +34,22 @@ def main() -> None:
     """
     torch.set_num_threads(1)
     pretrain_module.Embedder = Double
-    steps = train_module.train_step, pretrain_module.pretrain_step
+    real = loop.train_step
     for command in json.loads(Path(sys.argv[1]).read_text()):
         if isinstance(command, dict):
             fault = command
 
-            def step(real, state, number, fault=fault) -> None:
+            def step(state, number, fault=fault) -> None:
                 real(state, number)
                 first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
                 if number == fault["step"] and int(os.environ["RANK"]) == fault["rank"] and first:
                     os.kill(os.getpid(), fault["signal"])
 
-            train_module.train_step, pretrain_module.pretrain_step = (partial(step, real) for real in steps)
+            loop.train_step = step
             continue
         with contextlib.suppress(Stopped):
             run([token.replace("RANK", os.environ["RANK"]) for token in command])
-        train_module.train_step, pretrain_module.pretrain_step = steps
+        loop.train_step = real
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from percentmatch.errors import UserError
 from percentmatch.models import classifier_bytes, load_classifier
 from percentmatch.scoring.calibration import decide
 from percentmatch.scoring.predictions import logits
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 from percentmatch.use.evaluate import open_run
 
 CPU = torch.device("cpu")

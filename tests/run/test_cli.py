@@ -13,6 +13,7 @@ import pytest
 from percentmatch import __version__
 from percentmatch.cli import main as cli
 from percentmatch.cli.main import main
+from percentmatch.settings.config import Config
 
 SETTINGS = {
     "--scenes-pool": "60",
@@ -94,7 +95,7 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path, mo
     file = tmp_path / "c.yaml"
     file.write_text("lr: 5e-3\nstrong_view: {ops: 2}\noptions: {momentum: 0.9, num_bins: 50}\n")
     seen = {}
-    monkeypatch.setattr("percentmatch.training.loop.train", lambda config, *_, **__: seen.update(config=config) or {})
+    monkeypatch.setattr("percentmatch.training.start.train_given", lambda given, *_, **__: seen.update(given) or {})
     tokens = [
         "train",
         "--out",
@@ -109,13 +110,13 @@ def test_flags_win_over_the_file_and_the_file_over_the_preset(tmp_path: Path, mo
         "num_bins=60",
     ]
     cli.run([*tokens, "--strong-view.strength", "0.25", "--labeled-view.no-flip"])
-    config = seen["config"]
+    config = Config.from_dict(seen)
     assert config.lr == 0.25
     assert config.strong_view.ops == 2
     assert config.strong_view.strength == 0.25
     assert not config.labeled_view.flip
     assert config.image_size == 40  # of the preset
-    assert config.options["momentum"] == "0.9"
+    assert config.options["momentum"] == 0.9
     assert config.options["num_bins"] == "60"
 
 
@@ -134,8 +135,8 @@ BAD = {
     "unknown choice": (["train", "--out", "OUT", "--head", "big"], "--head"),
     "unknown method": (["train", "--out", "OUT", "--method", "percentmach"], "did you mean 'percentmatch'?"),
     "unknown option": (["train", "--out", "OUT", "--option", "momentm=1"], "did you mean 'momentum'?"),
-    "a view without a setting": (["train", "--out", "OUT", "--weak-view", "1"], "such as --weak-view.ops 1"),
-    "the same with a sign": (["pretrain", "--out", "OUT", "--view=1"], "such as --view.ops 1"),
+    "a view without a setting": (["train", "--out", "OUT", "--weak-view", "1"], "--weak-view.ops"),
+    "the same with a sign": (["pretrain", "--out", "OUT", "--view=1"], "--view.ops"),
     "option without value": (["train", "--out", "OUT", "--option", "momentum"], "NAME=VALUE"),
     "option of wrong type": (["train", "--out", "OUT", "--option", "num_bins=many"], "num_bins"),
     "momentum out of range": (["train", "--out", "OUT", *FAST, "--option", "momentum=1.5"], "momentum"),
@@ -151,7 +152,7 @@ BAD = {
     "no such device": (["train", "--out", "OUT", *FAST, "--device", "cuda:99"], "--device cpu"),
     "unsupported device": (["train", "--out", "OUT", *FAST, "--device", "meta"], "not supported"),
     "not finite": (["train", "--out", "OUT", *fast(labeled="inf")], "labeled"),
-    "infinite rate": (["train", "--out", "OUT", *FAST, "--lr", "inf"], "lr must lie"),
+    "infinite rate": (["train", "--out", "OUT", *FAST, "--lr", "inf"], "lr must be above 0"),
     "huge seed": (["train", "--out", "OUT", *FAST, "--seed", str(2**70)], "seed must lie"),
     "part of an image": (["train", "--out", "OUT", *fast(labeled="2.5")], "whole number"),
     "unknown weights tag": (["train", "--out", "OUT", *fast(backbone="test_resnet.")], "test_resnet"),

@@ -17,7 +17,7 @@ from percentmatch.console.signals import Stopped
 from percentmatch.data import load_data
 from percentmatch.errors import UserError
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 from percentmatch.use.compare import compare, gains, show_comparison, verdict
 
 
@@ -171,12 +171,12 @@ def test_one_run_is_compared_with_the_twin_it_gets(own: Path, capsys: pytest.Cap
     printed, said = capsys.readouterr()
     assert printed.splitlines()[-1] == found["verdict"]
     assert "training the supervised twin in" in said
-    before = twin.checkpoint.stat().st_mtime_ns
+    before = twin.checkpoints.last.stat().st_mtime_ns
     run("compare", own, "--part", "validation")
     again, said = capsys.readouterr()
     assert "On 30 validation images." in again
     assert "training" not in said
-    assert twin.checkpoint.stat().st_mtime_ns == before
+    assert twin.checkpoints.last.stat().st_mtime_ns == before
 
 
 def test_a_run_named_by_dots_has_its_twin_beside_it(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -232,10 +232,11 @@ def test_a_run_from_a_split_file_is_resumed_without_it(
     assert f"left out 7 of 30 images, which '{split}' does not name" in said
 
     from percentmatch.training import loop as train_module
+    from percentmatch.training.run import Run
 
     step = train_module.train_step
 
-    def fail_at_two(state: train_module.Run, number: int) -> None:
+    def fail_at_two(state: Run, number: int) -> None:
         if number == 2:
             raise OSError
         step(state, number)

@@ -10,11 +10,12 @@ from tiny import TINY
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
 from percentmatch.runs import checkpoint
-from percentmatch.runs.run_folder import RunFolder
+from percentmatch.runs.log import Log
+from percentmatch.runs.run_folder import RunFolder, refuse_other
 from percentmatch.settings.config import Config
 from percentmatch.training import loop as train_module
-from percentmatch.training.loop import train
 from percentmatch.training.run import Run
+from percentmatch.training.start import train
 
 QUICK = replace(
     TINY, scenes_pool=48, scenes_test=16, validation=12, labeled=16, labeled_batch=4, total_steps=8, log_every=2
@@ -106,7 +107,7 @@ def test_the_good_checkpoint_is_not_given_up_for_the_damaged_one(
     good = (folder / "previous.pt").read_bytes()
     flip(folder / "last.pt", 0.5)
     with monkeypatch.context() as patch:
-        patch.setattr(RunFolder, "append", None)
+        patch.setattr(Log, "append", None)
         with pytest.raises(TypeError):
             train(QUICK, folder, resume=True)
     assert (folder / "last.pt").read_bytes() == good
@@ -152,11 +153,11 @@ def test_a_run_killed_at_its_first_row_writes_it_again(
 
 def test_a_run_stopped_before_its_first_row_goes_on(tmp_path: Path) -> None:
     folder = RunFolder(tmp_path)
-    checkpoint.save_checkpoint(folder.checkpoint, {"step": 1, "log": folder.log_mark()})
-    state, why = folder.newest(torch.device("cpu"), save_every=3)
+    checkpoint.save_checkpoint(folder.checkpoints.last, {"step": 1, "log": folder.log.mark()})
+    state, why = folder.checkpoints.newest(torch.device("cpu"), save_every=3)
     assert why == ""
-    folder.go_on_from(state, why)
-    assert folder.log.read_bytes() == b""
+    folder.checkpoints.go_on_from(state, why)
+    assert folder.log.path.read_bytes() == b""
 
 
 def test_a_folder_with_the_rest_of_a_first_write_is_new(tmp_path: Path) -> None:
@@ -229,18 +230,21 @@ def test_settings_that_changed_in_the_file_are_refused(tmp_path: Path, monkeypat
 
 def test_the_file_of_the_weights_may_be_moved_but_not_another_one(tmp_path: Path) -> None:
     """Nor may the split be drawn in another way; what `auto` stood for may be written out."""
-    folder, (old, new) = RunFolder(tmp_path / "run"), (tmp_path / "old.pt", tmp_path / "new.pt")
+    folder, (old, new) = tmp_path / "run", (tmp_path / "old.pt", tmp_path / "new.pt")
     for file in (old, new):
         file.touch()
-    then = Config(data="files", weights=str(old)).to_dict()
-    folder.refuse_other(then, then | {"split_kind": "every-class"})
+    then = Config(data="files", weights=str(old))
+    refuse_other(folder, then, replace(then, split_kind="every-class"))
     with pytest.raises(UserError, match=r"begun with weights=.*old\.pt, not .*new\.pt"):
-        folder.refuse_other(then, then | {"weights": str(new)})
+        refuse_other(folder, then, replace(then, weights=str(new)))
     with pytest.raises(UserError, match="begun with split_kind=every-class, not random"):
-        folder.refuse_other(then, then | {"split_kind": "random"})
+        refuse_other(folder, then, replace(then, split_kind="random"))
     with pytest.raises(UserError, match="begun with split_kind=random, not every-class"):
-        folder.refuse_other({**then, "data": "voc"}, {**then, "data": "voc", "split_kind": "every-class"})
+        refuse_other(folder, replace(then, data="voc"), replace(then, data="voc", split_kind="every-class"))
+    with pytest.raises(UserError, match="begun with precision=bfloat16, not float32"):
+        refuse_other(folder, replace(then, precision="bfloat16"), replace(then, precision="float32"))
+    refuse_other(folder, replace(then, precision="bfloat16"), then)  # which this machine decides
     old.unlink()
-    folder.refuse_other(then, then | {"weights": str(new)})
+    refuse_other(folder, then, replace(then, weights=str(new)))
     with pytest.raises(UserError, match="not none"):
-        folder.refuse_other(then, then | {"weights": "none"})
+        refuse_other(folder, then, replace(then, weights="none"))

@@ -14,14 +14,14 @@ from percentmatch.console import tables as show
 from percentmatch.data import read_table
 from percentmatch.data.checks.stats import describe
 from percentmatch.report import write_report
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("many") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("percentmatch.training.run.MANY", 3)
+        patch.setattr("percentmatch.training.rows.MANY", 3)
         train(replace(TINY, log_every=1, total_steps=10), out)
     return out
 

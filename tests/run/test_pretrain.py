@@ -18,16 +18,18 @@ from torch.nn import functional as F
 from percentmatch.cli import main as cli
 from percentmatch.console.signals import Stopped
 from percentmatch.data import Data, load_data, split_data
-from percentmatch.errors import UserError
+from percentmatch.errors import Diverged, UserError
 from percentmatch.models import build_classifier
-from percentmatch.runs.warm_folder import WarmFolder
+from percentmatch.runs.pretrain_folder import PretrainFolder
+from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import DataSettings
 from percentmatch.settings.pretraining import PretrainSettings
-from percentmatch.training import loop as train_module
+from percentmatch.training import loader, loop
 from percentmatch.training import pretraining as module
-from percentmatch.training.loop import train
 from percentmatch.training.optim import lr_at
-from percentmatch.training.pretraining import WarmStart, nt_xent, pretrain, pretrain_step
+from percentmatch.training.pretraining import Pretraining, nt_xent
+from percentmatch.training.run import Run
+from percentmatch.training.start import pretrain, train
 from percentmatch.use import grid as benchmark
 from percentmatch.use import grid_plan
 
@@ -85,11 +87,11 @@ def test_the_loss_against_a_slow_one() -> None:
     assert half.dtype == torch.float32
 
 
-def alike(warm: WarmStart) -> float:
+def alike(warm: Pretraining) -> float:
     """How much more alike, by cosine, two views of an image are than those of different images; on new views."""
     drawn = warm.draw(10_000)
     with torch.no_grad():
-        unit = F.normalize(warm.model(warm.views(drawn, drawn)), dim=1)
+        unit = F.normalize(warm.model(warm.loader.make(drawn, drawn)), dim=1)
     similar = unit @ unit.T
     n = len(unit) // 2
     same = similar.diagonal(n)
@@ -98,29 +100,29 @@ def alike(warm: WarmStart) -> float:
 
 def test_views_of_an_image_become_alike(tmp_path: Path) -> None:
     settings = replace(WARM, total_steps=16, view=replace(WARM.view, ops=4, jitter=0.0))  # colours do it soon
-    warm = WarmStart(settings, WarmFolder(tmp_path), load_data(settings.as_config()), torch.device("cpu"))
+    warm = Pretraining(settings, RunFolder(tmp_path), load_data(settings.as_config()), torch.device("cpu"))
     before = alike(warm)
     for step in range(16):
-        pretrain_step(warm, step)
+        loop.train_step(warm, step)
     assert alike(warm) > before + 0.08
 
 
 def test_a_step_draws_two_views_of_the_images_in_turn(tmp_path: Path) -> None:
     """40 images, 16 a step: five steps see each image twice. Seed and step decide everything."""
     data = load_data(WARM.as_config())
-    warm, other = (WarmStart(replace(WARM, seed=s), WarmFolder(tmp_path), data, torch.device("cpu")) for s in (0, 1))
+    warm, other = (Pretraining(replace(WARM, seed=s), RunFolder(tmp_path), data, torch.device("cpu")) for s in (0, 1))
     drawn = [warm.draw(step) for step in range(5)]
     for each in drawn:
         first, second = each["rows"].chunk(2)
         assert torch.equal(first, second)
-        assert not torch.equal(*each["matrix"].chunk(2))
+        assert not torch.equal(*each["plan.matrix"].chunk(2))
     seen = torch.cat([each["rows"][:16] for each in drawn])
-    assert seen.bincount(minlength=60).nonzero().flatten().tolist() == warm.rows.tolist()
+    assert seen.bincount(minlength=60).nonzero().flatten().tolist() == warm.loader.rows.tolist()
     assert seen.bincount().unique().tolist() == [0, 2]
     again = warm.draw(3)
     assert all(torch.equal(again[name], value) for name, value in drawn[3].items())
     assert not torch.equal(other.draw(3)["rows"], drawn[3]["rows"])
-    assert not torch.equal(drawn[3]["matrix"], drawn[2]["matrix"])
+    assert not torch.equal(drawn[3]["plan.matrix"], drawn[2]["plan.matrix"])
 
 
 def test_the_projector_and_the_defaults_are_those_that_were_measured() -> None:
@@ -162,11 +164,11 @@ def test_training_starts_from_the_backbone(warm: Path, tmp_path: Path, monkeypat
     assert all(torch.equal(value, state[f"backbone.{name}"]) for name, value in learnt.items())
     started: dict[str, Tensor] = {}
 
-    def look(run: train_module.Run, step: int) -> None:
+    def look(run: Run, step: int) -> None:
         started.update(run.model.backbone.state_dict())
         raise Stopped("seen", signal.SIGINT)
 
-    monkeypatch.setattr(train_module, "train_step", look)
+    monkeypatch.setattr(loop, "train_step", look)
     with pytest.raises(Stopped):
         train(replace(TINY, weights=str(file)), tmp_path / "run")
     assert started.keys() == learnt.keys()
@@ -199,7 +201,7 @@ def test_neither_labels_nor_images_set_apart_are_used(warm: Path, tmp_path: Path
 
 
 def test_images_kept_on_the_host_make_the_same_views(warm: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(module, "fits", lambda *_: False)
+    monkeypatch.setattr(loader, "fits", lambda *_: False)
     pretrain(WARM, tmp_path / "host")
     assert (tmp_path / "host/backbone.safetensors").read_bytes() == (warm / "backbone.safetensors").read_bytes()
 
@@ -209,14 +211,14 @@ def test_a_stopped_warm_start_resumes_exactly(
     step: int, warm: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Stopped between log rows, before the first checkpoint was due and after it."""
-    folder, real = tmp_path / "again", module.pretrain_step
+    folder, real = tmp_path / "again", loop.train_step
 
-    def noisy(state: WarmStart, number: int) -> None:
+    def noisy(state: Pretraining, number: int) -> None:
         real(state, number)
         if number + 1 == step:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(module, "pretrain_step", noisy)
+    monkeypatch.setattr(loop, "train_step", noisy)
     with pytest.raises(Stopped, match=f"stopped at step {step} of 6; continue with --out .*again --resume") as stopped:
         pretrain(WARM, folder)
     assert stopped.value.number == signal.SIGTERM
@@ -247,7 +249,7 @@ def test_a_finished_warm_start_is_not_repeated_and_a_lost_result_is_written_agai
     with pytest.raises(UserError, match="not a readable checkpoint"):
         pretrain(WARM, copy, resume=True)
     torch.save({"step": 3}, copy / "last.pt")
-    with pytest.raises(UserError, match=r"last\.pt' is not the checkpoint of this warm start"):
+    with pytest.raises(UserError, match=r"last\.pt' is the checkpoint of another model or method"):
         pretrain(WARM, copy, resume=True)
 
 
@@ -259,11 +261,11 @@ def test_what_is_refused(warm: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="unknown backbone 'test_resnt'"):
         pretrain(replace(WARM, backbone="test_resnt"), new)
     assert not new.exists()
-    with pytest.raises(UserError, match="already holds a warm start; continue it with --resume"):
+    with pytest.raises(UserError, match="already holds a pretraining; continue it with --resume"):
         pretrain(WARM, warm)
     with pytest.raises(UserError, match=r"was begun with temperature=0\.2, not 0\.5"):
         pretrain(replace(WARM, temperature=0.5), warm, resume=True)
-    with pytest.raises(UserError, match=r"holds no warm start \(it has no pretrain\.yaml\)"):
+    with pytest.raises(UserError, match=r"holds no pretraining \(it has no pretrain\.yaml\)"):
         pretrain(WARM, tmp_path, resume=True)
     (tmp_path / "mine.txt").write_text("mine")
     with pytest.raises(UserError, match="is not empty"):
@@ -282,8 +284,11 @@ def test_a_loss_that_is_not_finite_stops(tmp_path: Path, monkeypatch: pytest.Mon
         return real(*views) * (math.nan if len(calls) >= 4 else 1)
 
     monkeypatch.setattr(module, "nt_xent", broken)
-    sentence = "^loss and gradient norm not finite in step 4; begin in another --out with a lower --lr$"
-    with pytest.raises(UserError, match=sentence):
+    sentence = (
+        r"^loss and gradient norm not finite in step 4; '.*last\.pt' holds the last good state, "
+        "begin in another --out with a lower --lr$"
+    )
+    with pytest.raises(Diverged, match=sentence):
         pretrain(replace(WARM, log_every=6, save_every=2), tmp_path / "warm")
     assert torch.load(tmp_path / "warm/last.pt", weights_only=True)["step"] == 2
     assert not (tmp_path / "warm/backbone.safetensors").exists()
@@ -347,7 +352,7 @@ def test_a_grid_makes_one_warm_start_a_seed(grid: Path, monkeypatch: pytest.Monk
             assert run["settings"]["weights"] == str(start / "backbone.safetensors")
             assert run["warm_start_minutes"] == result["minutes"]
             assert run["split"] == result["split"]
-    settings = [WarmFolder(out / f"warm-seed{seed}").read_settings() for seed in (0, 1)]
+    settings = [PretrainFolder(out / f"warm-seed{seed}").read_settings() for seed in (0, 1)]
     assert [(each.seed, each.split_seed, each.backbone, each.batch) for each in settings] == [
         (0, 0, "test_resnet", 8),
         (1, 1, "test_resnet", 8),
@@ -380,7 +385,7 @@ def test_a_broken_warm_start_of_a_grid_goes_on_and_minutes_hold_for_it(grid: Pat
     def watched(settings: PretrainSettings, path: Path, *, resume: bool) -> dict:
         calls.append((path.name, resume))
         if len(calls) == 1:
-            WarmFolder(path).create(settings)
+            PretrainFolder(path).create(settings)
             raise Stopped("stopped", signal.SIGINT)
         return real(settings, path, resume=resume)
 
@@ -449,14 +454,14 @@ def test_a_captured_warm_start_learns_and_resumes_exactly(tmp_path: Path, monkey
     settings = replace(WARM, device="cuda", deterministic=True, total_steps=12)
     pretrain(settings, tmp_path / "whole")
     assert "cannot be captured" not in capfd.readouterr().err
-    real = module.pretrain_step
+    real = loop.train_step
 
-    def noisy(state: WarmStart, number: int) -> None:
+    def noisy(state: Pretraining, number: int) -> None:
         real(state, number)
         if number == 6:
             signal.raise_signal(signal.SIGTERM)
 
-    monkeypatch.setattr(module, "pretrain_step", noisy)
+    monkeypatch.setattr(loop, "train_step", noisy)
     with pytest.raises(Stopped):
         pretrain(settings, tmp_path / "again")
     monkeypatch.undo()

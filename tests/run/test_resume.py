@@ -15,20 +15,20 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from tiny import TINY, rows, weights
+from tiny import TINY, on_a_cpu, rows, weights
 
 from percentmatch import __version__, files
 from percentmatch.cli import main as cli
 from percentmatch.console.signals import Stopped
-from percentmatch.data import Data, Images, split_data
+from percentmatch.data import Data, Images, load_data, split_data
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
 from percentmatch.runs import checkpoint
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training import loop as train_module
-from percentmatch.training import run as run_module
-from percentmatch.training.loop import train
+from percentmatch.training.run import Run, labels_digest
+from percentmatch.training.start import train
 
 LONG = replace(TINY, total_steps=40, log_every=8, eval_every=20, save_every=7)
 
@@ -82,7 +82,7 @@ def stop_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if a signal came in the middle of this step."""
     real = train_module.train_step
 
-    def noisy(run: run_module.Run, number: int) -> None:
+    def noisy(run: Run, number: int) -> None:
         real(run, number)
         if number + 1 == step:
             signal.raise_signal(signal.SIGINT)
@@ -98,9 +98,9 @@ def test_a_run_from_before_a_setting_was_there_is_read_and_resumed(whole: Path, 
     monkeypatch.undo()
     file = tmp_path / "run" / "config.yaml"
     values = yaml.safe_load(file.read_text())
-    del values["clip_grad"], values["weak_view"]["cutout_ratio"]
+    del values["chosen"]["clip_grad"], values["chosen"]["weak_view"]["cutout_ratio"]
     file.write_text(yaml.safe_dump(values))
-    assert RunFolder(tmp_path / "run").read_config() == TINY
+    assert RunFolder(tmp_path / "run").read_config() == on_a_cpu(TINY)
     with pytest.raises(UserError, match=r"was begun with clip_grad=0\.0, not 1\.0; resume with the same settings"):
         train(replace(TINY, clip_grad=1.0), tmp_path / "run", resume=True)
     cli.run(["train", "--out", str(tmp_path / "run"), "--resume"])
@@ -113,7 +113,7 @@ def test_a_run_with_a_setting_of_a_newer_version_names_the_version(whole: Path, 
     run = tmp_path / "run"
     shutil.copytree(whole, run)
     values = yaml.safe_load((run / "config.yaml").read_text())
-    (values["weak_view"] if "." in place else values)["brightness"] = 3
+    (values["chosen"]["weak_view"] if "." in place else values["chosen"])["brightness"] = 3
     (run / "config.yaml").write_text(yaml.safe_dump(values))
     (run / "environment.json").write_text('{"percentmatch": "7.8.9"}')
     sentence = rf"config\.yaml' has the setting '{place}', which percentmatch {__version__} does not know; the run"
@@ -225,19 +225,19 @@ def renamed(data: Data) -> Data:
 
 def test_every_change_of_labels_is_seen() -> None:
     """But not what stands where a label is unknown, nor the order of the images."""
-    data = train_module.load_data(TINY)
+    data = load_data(TINY)
     split = split_data(TINY, data)
     kinds = ("targets", "known", "difficult")
     pools = [Data(flipped(data.pool, kind), data.test) for kind in kinds]
     tests = [Data(data.pool, flipped(data.test, kind)) for kind in kinds]
-    assert len({run_module.labels_digest(each, split) for each in (data, *pools, *tests, renamed(data))}) == 8
+    assert len({labels_digest(each, split) for each in (data, *pools, *tests, renamed(data))}) == 8
     unknown = flipped(data.pool, "known")
     same = [Data(pool, data.test) for pool in (unknown, flipped(unknown, "targets"), unknown.part(unknown.ids[::-1]))]
-    assert len({run_module.labels_digest(each, split) for each in same}) == 1
+    assert len({labels_digest(each, split) for each in same}) == 1
 
 
 def test_a_run_does_not_go_on_with_other_labels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    data = train_module.load_data(TINY)
+    data = load_data(TINY)
     stop_at(7, monkeypatch)
     with pytest.raises(Stopped):
         train(TINY, tmp_path / "run", data=data)
@@ -275,7 +275,7 @@ def test_training_goes_on_while_a_checkpoint_is_written(tmp_path: Path, monkeypa
             written.update(copy.deepcopy(state["model"]))
         real_save(state, place)
 
-    def step(run: run_module.Run, number: int) -> None:
+    def step(run: Run, number: int) -> None:
         real_step(run, number)
         if number == 4:
             expected.update(copy.deepcopy(run.model.state_dict()))

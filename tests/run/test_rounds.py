@@ -12,15 +12,18 @@ from safetensors.torch import load_file
 from tiny import TINY, rows
 from torch import nn
 
+from percentmatch.data import load_data
 from percentmatch.errors import UserError
 from percentmatch.methods.rounds import expected_positives
 from percentmatch.models import build_classifier
+from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training import loop as train_module
-from percentmatch.training import run as run_module
-from percentmatch.training.loop import train
+from percentmatch.training import pool
 from percentmatch.training.optim import lr_at
+from percentmatch.training.pool import RunPool, refresh
 from percentmatch.training.run import Run
+from percentmatch.training.start import train
 from percentmatch.use.evaluate import score_run
 
 LOOSE = {"positive_uncertainty": 1.0, "negative_uncertainty": 1.0, "negative_threshold": 0.5, "passes": 2}
@@ -51,7 +54,7 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> Callable[[Config], 
 def new_run(config: Config, folder: Path) -> Run:
     """A run at step 0 whose folder can take log rows."""
     folder.mkdir()
-    return Run(config, run_module.RunFolder(folder), train_module.load_data(config), torch.device("cpu"))
+    return Run(config, RunFolder(folder), load_data(config), torch.device("cpu"))
 
 
 def checkpoint(folder: Path) -> dict[str, Any]:
@@ -143,7 +146,7 @@ def test_a_round_begins_with_another_student_optimizer_and_average(name: str, tm
     seen = [{key: value.clone() for key, value in run.model.named_parameters()}]
     for step in range(12):
         before, optimizer = run.model, run.optimizer
-        run.refresh(step)
+        refresh(run, step)
         if step in (4, 8):
             assert run.model is not before
             assert run.optimizer is not optimizer
@@ -171,7 +174,7 @@ def test_a_round_without_restart_keeps_the_student(tmp_path: Path) -> None:
     run = new_run(CONFIGS["cap"], tmp_path / "run")
     model, optimizer, average = run.model, run.optimizer, run.ema
     for step in range(5):
-        run.refresh(step)
+        refresh(run, step)
         train_module.train_step(run, step)
     assert (run.model, run.optimizer, run.ema) == (model, optimizer, average)
     assert run.method.round == 1
@@ -209,27 +212,27 @@ def test_the_pool_is_labeled_at_the_labeled_prevalence(tmp_path: Path) -> None:
     for name in ("cap", "curriculum_labeling"):
         run = new_run(CONFIGS[name], tmp_path / name)
         for step in (4, 8):
-            run.refresh(step)
+            refresh(run, step)
         assert run.method.targets.sum(0).tolist() == expected_positives(run.facts).tolist()
         assert run.method.mask.all()
 
 
 def test_scores_of_the_pool_come_in_the_order_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In batches of 7, so that the last is short, and against one image at a time; the running norms do not learn."""
-    monkeypatch.setattr(run_module, "BATCH", 7)
+    monkeypatch.setattr(pool, "BATCH", 7)
     run = new_run(CONFIGS["ups"], tmp_path / "run")
     for step in range(3):
         train_module.train_step(run, step)
     state = {key: value.clone() for key, value in run.model.state_dict().items()}
     for who, model in (("student", run.model), ("teacher", run.ema.model)):
-        found, none = run.probabilities(who)
+        found, none = RunPool(run).probabilities(who)
         assert none is None
         assert found.shape == (50, 10)
         assert model.training == (who == "student")
-        with run_module.evaluating(model), torch.no_grad():
+        with pool.evaluating(model), torch.no_grad():
             alone = torch.cat([model(image).sigmoid() for image in run.loader.unlabeled_images(1)])
         torch.testing.assert_close(found, alone)
-    assert not torch.equal(run.probabilities("student")[0], run.probabilities("teacher")[0])
+    assert not torch.equal(RunPool(run).probabilities("student")[0], RunPool(run).probabilities("teacher")[0])
     assert all(torch.equal(value, state[key]) for key, value in run.model.state_dict().items())
 
 
@@ -241,16 +244,16 @@ def test_passes_with_dropout_have_a_mean_and_a_deviation(tmp_path: Path, in_back
     backbone.layer4.append(nn.Dropout(in_backbone).eval())
     backbone.conv1.register_forward_hook(lambda *_: calls.append(1))
     torch.manual_seed(5)
-    mean, deviation = run.probabilities("teacher", dropout_passes=3)
+    mean, deviation = RunPool(run).probabilities("teacher", dropout_passes=3)
     assert len(calls) == reads
     torch.manual_seed(5)
-    with run_module.dropout_on(run.ema.model), torch.no_grad():
+    with pool.dropout_on(run.ema.model), torch.no_grad():
         images = next(run.loader.unlabeled_images(50))
         passes = torch.stack([run.ema.model(images).sigmoid() for _ in range(3)]).double()
     torch.testing.assert_close(mean.double(), passes.mean(0))
     torch.testing.assert_close(deviation.double(), (passes - passes.mean(0)).square().mean(0).sqrt(), atol=1e-6, rtol=0)
     assert deviation.max() > 1e-4
-    assert not torch.equal(run.probabilities("teacher", dropout_passes=3)[0], mean)
+    assert not torch.equal(RunPool(run).probabilities("teacher", dropout_passes=3)[0], mean)
     assert not any(module.training for module in run.ema.model.modules())
 
 
@@ -266,7 +269,7 @@ def test_a_student_that_diverged_does_not_label_the_pool(tmp_path: Path) -> None
         next(iter(run.model.parameters())).fill_(torch.nan)
     train_module.train_step(run, 3)
     with pytest.raises(UserError, match="not finite in step 4"):
-        run.refresh(4)
+        refresh(run, 4)
     assert run.method.round == 0
 
 
@@ -278,7 +281,7 @@ def test_a_new_student_starts_from_the_weights_asked_for(tmp_path: Path, monkeyp
     config = replace(CONFIGS["curriculum_labeling"], weights=str(file))
     run = new_run(config, tmp_path / "first")
     head = run.model.head.linear.weight.clone()
-    run.refresh(4)
+    refresh(run, 4)
     assert isinstance(run.model.backbone, nn.Module)
     for key, value in run.model.backbone.state_dict().items():
         assert torch.equal(value, start.state_dict()[key])

@@ -19,10 +19,9 @@ from percentmatch.report import write_report
 from percentmatch.settings.config import Config
 from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.training import loop as train_module
-from percentmatch.training import pretraining as module
-from percentmatch.training import run as run_module
-from percentmatch.training.loop import train
-from percentmatch.training.pretraining import pretrain
+from percentmatch.training.pretraining import Pretraining
+from percentmatch.training.run import Run
+from percentmatch.training.start import pretrain, train
 from percentmatch.use.compare import compare
 from percentmatch.use.evaluate import score_run
 from percentmatch.use.suggest import suggest
@@ -73,7 +72,7 @@ def whole(files: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def break_at(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """As if the power failed before this step."""
 
-    def frail(run: run_module.Run, number: int) -> None:
+    def frail(run: Run, number: int) -> None:
         if number == step:
             raise ConnectionError("the power fails")
         REAL_STEP(run, number)
@@ -177,17 +176,16 @@ def test_a_warm_start_learns_from_a_stream_and_resumes_exactly(
     )
     assert pretrain(settings, tmp_path / "whole")["images"] == 70
     assert starts == [0, 8, 16, 24, 32, 40]
-    real = module.pretrain_step
 
-    def frail(warm: module.WarmStart, step: int) -> None:
+    def frail(warm: Pretraining, step: int) -> None:
         if step == 5:
             raise ConnectionError
-        real(warm, step)
+        REAL_STEP(warm, step)
 
-    monkeypatch.setattr(module, "pretrain_step", frail)
+    monkeypatch.setattr(train_module, "train_step", frail)
     with pytest.raises(ConnectionError):
         pretrain(settings, tmp_path / "again")
-    monkeypatch.setattr(module, "pretrain_step", real)
+    monkeypatch.setattr(train_module, "train_step", REAL_STEP)
     pretrain(settings, tmp_path / "again", resume=True)
     backbones = [(tmp_path / name / "backbone.safetensors").read_bytes() for name in ("whole", "again")]
     assert backbones[0] == backbones[1]

@@ -20,7 +20,7 @@ from percentmatch.models import load_classifier
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import probabilities_of
 from percentmatch.scoring.predictions import logits
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 from percentmatch.use.suggest import embed, pick, suggest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "benchmarks"))

@@ -7,18 +7,21 @@ from pathlib import Path
 import pytest
 import torch
 import yaml
-from tiny import TINY, rows, weights
+from tiny import TINY, on_a_cpu, rows, weights
 
-from percentmatch.data import Data, Images
+from percentmatch.data import Data, Images, load_data
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS
 from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.records import Facts, Task
+from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
+from percentmatch.settings.given import given_in
 from percentmatch.training import loop as train_module
 from percentmatch.training import run as run_module
-from percentmatch.training.loop import train
 from percentmatch.training.optim import build_optimizer
+from percentmatch.training.run import Run
+from percentmatch.training.start import train
 from percentmatch.use.evaluate import score_run
 
 
@@ -33,7 +36,8 @@ def test_a_run_leaves_the_files_that_the_contract_names(whole: Path) -> None:
         "model.safetensors",
         "metrics.json",
     }
-    assert Config.from_dict(yaml.safe_load((whole / "config.yaml").read_text())) == TINY
+    assert RunFolder(whole).read_config() == on_a_cpu(TINY)
+    assert yaml.safe_load((whole / "config.yaml").read_text())["given"] == given_in(TINY)
     kinds = [(row["step"], row["kind"]) for row in rows(whole)]
     assert kinds == [
         (0, "start"),
@@ -134,10 +138,10 @@ def test_clip_grad_reaches_the_gradients(tmp_path: Path) -> None:
     """The gradients a step leaves behind have at most the norm asked for; without clipping they have more."""
     norms = {}
     for clip in (0.0, 0.01):
-        run = run_module.Run(
+        run = Run(
             replace(TINY, clip_grad=clip),
-            run_module.RunFolder(tmp_path / "none"),
-            train_module.load_data(TINY),
+            RunFolder(tmp_path / "none"),
+            load_data(TINY),
             torch.device("cpu"),
         )
         train_module.train_step(run, 0)
@@ -146,7 +150,7 @@ def test_clip_grad_reaches_the_gradients(tmp_path: Path) -> None:
 
 
 def test_data_given_in_python(tmp_path: Path) -> None:
-    data = train_module.load_data(TINY)
+    data = load_data(TINY)
     metrics = train(TINY, tmp_path / "run", data=data)
     assert score_run(tmp_path / "run", data=data)["mAP"] == metrics["test"]["ema"]["mAP"]
     with pytest.raises(UserError, match="given in Python"):
@@ -215,10 +219,10 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_part(tmp_path: Path, monk
 def test_a_training_step_on_a_gpu_never_waits(tmp_path: Path) -> None:
     """Steps between log rows run with synchronisation forbidden."""
     config = replace(TINY, device="cuda", total_steps=30, log_every=30, eval_every=0, save_every=30)
-    run = train_module.Run(
+    run = Run(
         config,
-        train_module.RunFolder(tmp_path / "run"),
-        train_module.load_data(config),
+        RunFolder(tmp_path / "run"),
+        load_data(config),
         torch.device("cuda"),
     )
     for step in range(8):

@@ -1,6 +1,7 @@
 """A run of a few seconds, and what it left behind."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import torch
@@ -27,6 +28,11 @@ TINY = Config(
     save_every=5,
     options={"warmup_steps": 3, "gap_start": 0.0, "gap_full": 0.1},
 )
+
+
+def on_a_cpu(config: Config) -> Config:
+    """The settings of a run on scenes with what a CPU decides for itself."""
+    return replace(config, device="cpu", precision="float32", images_on="device", split_kind="random")
 
 
 def rows(folder: Path) -> list[dict]:

@@ -204,7 +204,7 @@ def test_what_is_drawn_keeps_its_form_and_images_on_the_host_give_the_same_batch
     form = lambda drawn: {name: (value.shape, value.dtype) for name, value in drawn.items()}  # noqa: E731
     assert form(loader.draw(0)) == form(loader.draw(5))
     assert form(away.draw(0)) == form(away.draw(5))
-    assert not away.resident
+    assert not away.pixels.resident
     for micro in range(accumulate):
         first, second = loader.batch(3, micro), away.batch(3, micro)
         for field in fields(first):

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from cyclopts import App, Parameter
 
-from percentmatch.cli.flags import ConfigFile, Device, Preset, flags_of, gather
+from percentmatch.cli.flags import ConfigFile, DataFlags, Device, Preset, gather
 from percentmatch.errors import UserError, visible
 from percentmatch.settings.config import DataSettings
 
@@ -15,7 +15,6 @@ if TYPE_CHECKING:
 
     from percentmatch.data import Source
 
-DATA_FLAGS = flags_of(DataSettings)
 SHOWN = 5  # places of a finding that are printed
 
 data_app = App(name="data", help="Look at data, and divide it, before any training.")
@@ -27,7 +26,7 @@ def stats(
     config: ConfigFile = None,
     preset: Preset = None,
     out: Annotated[Path | None, Parameter(group="Run")] = None,
-    settings: Annotated[DATA_FLAGS, Parameter(name="*")] = DATA_FLAGS(),  # noqa: B008  frozen
+    settings: Annotated[DataFlags, Parameter(name="*")] = DataFlags(),  # noqa: B008  frozen
 ) -> None:
     """Count what the data holds: prevalence, labels an image, imbalance, classes seen together.
 
@@ -60,7 +59,7 @@ def check(
     weights: Annotated[str | None, Parameter(group="Model")] = None,
     image_size: Annotated[int, Parameter(group="Model")] = 224,
     device: Device = "auto",
-    settings: Annotated[DATA_FLAGS, Parameter(name="*")] = DATA_FLAGS(),  # noqa: B008  frozen
+    settings: Annotated[DataFlags, Parameter(name="*")] = DataFlags(),  # noqa: B008  frozen
 ) -> None:
     """Look for defects: unreadable images, duplicates, leaks, label conflicts, slips, rare classes, odd images.
 
@@ -103,7 +102,7 @@ def split(
     out: Annotated[Path, Parameter(group="Run")],
     config: ConfigFile = None,
     preset: Preset = None,
-    settings: Annotated[DATA_FLAGS, Parameter(name="*")] = DATA_FLAGS(),  # noqa: B008  frozen
+    settings: Annotated[DataFlags, Parameter(name="*")] = DataFlags(),  # noqa: B008  frozen
 ) -> None:
     """Draw labeled, unlabeled and validation images and save their ids, for `train --split-file`.
 
@@ -136,7 +135,7 @@ def shard(
     workers: Annotated[int | None, Parameter(group="Run")] = None,
     config: ConfigFile = None,
     preset: Preset = None,
-    settings: Annotated[DATA_FLAGS, Parameter(name="*")] = DATA_FLAGS(),  # noqa: B008  frozen
+    settings: Annotated[DataFlags, Parameter(name="*")] = DataFlags(),  # noqa: B008  frozen
 ) -> None:
     """Write images into tar shards (WebDataset), in a random order, for `train --unlabeled`.
 

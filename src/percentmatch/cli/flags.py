@@ -3,16 +3,18 @@
 from collections.abc import Mapping
 from dataclasses import MISSING, field, fields, is_dataclass, make_dataclass
 from pathlib import Path
-from typing import Annotated, Any, get_type_hints
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 
 from cyclopts import Parameter
 
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.files import parse_yaml, read_yaml
-from percentmatch.settings.config import Config
+from percentmatch.settings.config import Config, DataSettings
 from percentmatch.settings.declare import declared, help_lines, merge, nested
 from percentmatch.settings.given import to_repeat
 from percentmatch.settings.presets import PRESETS, preset_values
+from percentmatch.settings.pretraining import PretrainSettings
 
 DOT = "__"  # stands for the dot of --weak-view.ops in the name of a field
 
@@ -41,7 +43,7 @@ def flags_of(settings: type) -> type:
 def _fields(settings: type, prefix: str = "", group: str = "") -> list[tuple[str, Any, Any]]:
     hints, about, text = get_type_hints(settings), declared(settings), help_lines(settings)
     found = []
-    for each in fields(settings):
+    for each in fields(settings):  # ty: ignore[invalid-argument-type]
         flag = prefix + each.name.replace("_", "-")
         default = each.default if each.default is not MISSING else each.default_factory()  # ty: ignore
         heading = about[each.name].group or group
@@ -56,7 +58,7 @@ def _fields(settings: type, prefix: str = "", group: str = "") -> list[tuple[str
                 show_default=(lambda _, shown=default: str(shown)) if default != "" else False,
             )
             name = flag.replace("-", "_").replace(".", DOT)
-            found.append((name, Annotated[hints[each.name] | None, parameter], field(default=None)))
+            found.append((name, Annotated[hints[each.name] | None, parameter], field(default=None)))  # ty: ignore[invalid-type-form]
     return found
 
 
@@ -82,8 +84,6 @@ def gather(
     """What is given: flags before the file `config`, that before the preset, or before the run that is `resumed`."""
     if preset is not None and preset not in PRESETS:
         raise UserError(f"unknown preset '{preset}'{did_you_mean(preset, PRESETS)}")
-    if resumed is not None and preset:
-        raise UserError("--resume takes its settings from the run; leave --preset out")
     flagged = given_by(flags)
     if options:
         flagged["options"] = read_pairs(options, "--option momentum=0.99")
@@ -122,3 +122,9 @@ def over_settings(pairs: list[str] | None) -> dict[str, Any]:
     for name, text in read_pairs(pairs).items():
         settings = merge(settings, nested(name, parse_yaml(text, f"--set {name}: '{text}'")))
     return settings
+
+
+if TYPE_CHECKING:
+    ConfigFlags = DataFlags = PretrainFlags = SimpleNamespace
+else:
+    ConfigFlags, DataFlags, PretrainFlags = map(flags_of, (Config, DataSettings, PretrainSettings))

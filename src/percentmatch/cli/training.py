@@ -5,12 +5,11 @@ from typing import Annotated
 
 from cyclopts import Parameter
 
-from percentmatch.cli.flags import ConfigFile, Device, Preset, flags_of, gather, over_settings
+from percentmatch.cli.flags import ConfigFile, ConfigFlags, Device, Preset, PretrainFlags, gather, over_settings
 from percentmatch.distributed.ranks import launched, restarts
+from percentmatch.errors import UserError
 from percentmatch.settings.config import Config
 from percentmatch.settings.pretraining import PretrainSettings
-
-CONFIG_FLAGS, PRETRAIN_FLAGS = flags_of(Config), flags_of(PretrainSettings)
 
 
 def demo(*, out: Path = Path("runs/demo"), seed: int = 0, device: Device = "auto") -> None:
@@ -37,7 +36,7 @@ def train(
     option: Annotated[list[str] | None, Parameter(group="Training", negative="")] = None,
     tensorboard: Annotated[bool, Parameter(group="Run", negative="")] = False,
     wandb: Annotated[bool, Parameter(group="Run", negative="")] = False,
-    settings: Annotated[CONFIG_FLAGS, Parameter(name="*")] = CONFIG_FLAGS(),  # noqa: B008  frozen
+    settings: Annotated[ConfigFlags, Parameter(name="*")] = ConfigFlags(),  # noqa: B008  frozen
 ) -> None:
     """Train a classifier. Settings come from flags, then --config, then --preset.
 
@@ -62,6 +61,8 @@ def train(
     from percentmatch.training.loggers import TensorBoard, Wandb
     from percentmatch.training.start import train_given
 
+    if resume and preset:
+        raise UserError("--resume takes its settings from the run; leave --preset out")
     folder = RunFolder(out)
     if restarts() and not resume and folder.config.exists():
         resume, config, preset = True, None, None
@@ -84,7 +85,7 @@ def pretrain(
     out: Annotated[Path, Parameter(group="Run")],
     resume: Annotated[bool, Parameter(group="Run", negative="")] = False,
     config: ConfigFile = None,
-    settings: Annotated[PRETRAIN_FLAGS, Parameter(name="*")] = PRETRAIN_FLAGS(),  # noqa: B008  frozen
+    settings: Annotated[PretrainFlags, Parameter(name="*")] = PretrainFlags(),  # noqa: B008  frozen
 ) -> None:
     """Pretrain a backbone on the images to learn from, without labels, for `train --weights`.
 
@@ -95,15 +96,15 @@ def pretrain(
     resume
         Continue the pretraining in --out where it stopped.
     """
-    from percentmatch.runs.warm_folder import WarmFolder
-    from percentmatch.training.start import pretrain_given
+    from percentmatch.runs.pretrain_folder import PretrainFolder
+    from percentmatch.training.start import pretrain
 
-    folder = WarmFolder(out)
+    folder = PretrainFolder(out)
     if restarts() and not resume and folder.settings.exists():
         resume, config = True, None
     resumed = folder.read_to_resume() if resume else None
     given = gather(PretrainSettings, settings, config=config, resumed=resumed)
-    result = pretrain_given(given, out, resume=resume)
+    result = pretrain(PretrainSettings.from_dict(given), out, resume=resume)
     if launched().rank > 0:
         return
     print(f"{result['images']} images  {result['steps']} steps  loss {result['loss']:.3f}  {result['minutes']} minutes")

@@ -82,10 +82,10 @@ def read_run(path: Path, name: str) -> RunRecord:
     if not path.is_dir():
         raise UserError(f"there is no run folder '{path}'; give the folder that --out of a training named")
     config = folder.read_config()
-    rows = [row for _, row in folder.read_log()]
+    rows = folder.log.rows()
     metrics = folder.read_metrics() if folder.metrics.exists() else {}
     for row in rows:
-        _check_row(row, folder.log)
+        _check_row(row, folder.log.path)
     validation = [row for row in rows if row["kind"] == "validation"]
     scored = [row["classes"] for row in validation]
     if metrics:
@@ -93,7 +93,7 @@ def read_run(path: Path, name: str) -> RunRecord:
     class_names = tuple(scored[0]) if scored else ()
     train = [row for row in rows if row["kind"] == "train"]
     if any(tuple(classes) != class_names for classes in scored) or len(_lengths(train) | {len(class_names)} - {0}) > 1:
-        raise UserError(f"'{folder.log}' and '{folder.metrics}' name different classes; restore the run folder")
+        raise UserError(f"'{folder.log.path}' and '{folder.metrics}' name different classes; restore the run folder")
     return RunRecord(
         path=path,
         name=name,

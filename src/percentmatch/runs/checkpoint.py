@@ -1,55 +1,69 @@
-"""The checkpoint of a run: written while training goes on, read without executing anything."""
+"""Checkpoints of a run or a pretraining: what they hold, how they are written, read and chosen.
+
+They are written while training goes on, and read without executing anything.
+"""
 
 import errno
+import os
+import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, NotRequired, TypedDict, cast
 
 import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.files import check_weights, replacing
+from percentmatch.files import cannot_write, check_weights, replacing
+from percentmatch.runs.log import Log
 
 # what loading a state raises that another program, model or method left
 BAD_STATE = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError)
 
 
-def save_checkpoint(path: Path, state: dict[str, Any], previous: Path | None = None) -> None:
-    """The whole state of a run: tensors, numbers and text only. Other threads go on while it is written.
+class Checkpoint(TypedDict):
+    """All that training needs to go on as if it had not stopped: tensors, numbers and text only."""
 
-    The checkpoint before it stays as `previous`.
+    step: int  # optimizer steps made
+    seconds: float  # of training so far
+    log: NotRequired[list[int | str]]  # the log's mark; older versions wrote none
+    settings: NotRequired[dict[str, Any]]  # of the run; older versions wrote none
+    model: dict[str, Tensor]
+    optimizer: dict[str, Any]
+    meter: dict[str, Any]  # sums since the last log row
+    # of a run only
+    split: NotRequired[str]  # digest of the split
+    labels: NotRequired[str]  # digest of class names and labels
+    ema: NotRequired[dict[str, Tensor]]
+    method: NotRequired[dict[str, Tensor]]
+    # of a pretraining only
+    loss: NotRequired[float]  # of the last log row
+
+
+class Checkpoints:
+    """last.pt of a run, and until the run is finished the one before it, previous.pt.
+
+    They are written while training goes on. At most one is on its way.
     """
-    with replacing(path, previous) as file:
-        try:
-            torch.save(state, file)
-        except RuntimeError as error:  # torch's, while it closes the archive that it could not write
-            said = error.__context__
-            raise said if isinstance(said, OSError) else OSError(errno.EIO, str(error).splitlines()[0]) from error
 
-
-class Saver:
-    """Writes checkpoints while training goes on; at most one is on its way, and none when the block ends."""
-
-    def __init__(self) -> None:
+    def __init__(self, folder: Path, log: Log) -> None:
+        self.last, self.previous, self.log = folder / "last.pt", folder / "previous.pt", log
         self.thread, self.pending = ThreadPoolExecutor(1), None
 
-    def __enter__(self) -> Self:
-        return self
+    @property
+    def exist(self) -> bool:
+        return self.last.exists() or self.previous.exists()
 
-    def __exit__(self, *_: object) -> None:
-        self.wait()
-
-    def save(self, path: Path, state: dict[str, Any], previous: Path) -> None:
+    def save(self, state: Checkpoint) -> None:
         """Copy the state where it is and have the copy written. Waits for the one before, not for a GPU."""
         self.wait()
         copied, stream = _each_tensor(state, lambda tensor: tensor.detach().clone()), None
         if torch.cuda.is_initialized():
             stream = torch.cuda.Stream()
             stream.wait_stream(torch.cuda.current_stream())
-        self.pending = self.thread.submit(_write, path, copied, previous, stream)
+        self.pending = self.thread.submit(_write, self.last, copied, self.previous, stream)
 
     def check(self) -> None:
         """Raise what went wrong, if that is known by now."""
@@ -62,8 +76,83 @@ class Saver:
         if pending:
             pending.result()
 
+    def finish(self) -> None:
+        """Wait for the last checkpoint: only a run that has it is finished. The one before is not needed any more."""
+        self.wait()
+        self.previous.unlink(missing_ok=True)
 
-def _write(path: Path, state: dict[str, Any], previous: Path, stream: torch.cuda.Stream | None) -> None:
+    def newest(self, device: torch.device, *, save_every: int) -> tuple[Checkpoint | None, str]:
+        """The newest checkpoint that is whole and has its log, and why it is not last.pt; None before the first.
+
+        Nothing is changed.
+        """
+        reasons = [] if self.last.exists() else [f"'{self.last}' is missing"]
+        for path in filter(Path.exists, (self.last, self.previous)):
+            try:
+                state = load_checkpoint(path, device)
+                if "log" in state and not self.log.begins_with(state["log"]):
+                    raise UserError(f"'{self.log.path}' does not begin as it did when '{path}' was written")
+                return state, f"{reasons[0]}; going on from '{path}', step {state['step']}" if reasons else ""
+            except UserError as error:
+                reasons.append(str(error))
+            except BAD_STATE as error:
+                reasons.append(f"'{path}' is not the checkpoint of a run ({type(error).__name__})")
+        if self.exist:
+            raise UserError(f"{' and '.join(reasons)}; put a copy of it back, or start anew in another --out")
+        reached = max((row["step"] for row in self.log.rows()), default=0)
+        if reached > 2 * save_every:  # the first is in its place before the second is begun
+            raise UserError(f"'{self.last}' is missing though the log reaches step {reached}; put it back")
+        return None, f"no checkpoint in '{self.last.parent}' yet: beginning at step 0"
+
+    def go_on_from(self, state: Checkpoint | None, why: str) -> None:
+        """Put the files in the state of this checkpoint of `newest`, or at step 0: the run writes later rows again."""
+        if why:
+            print(why, file=sys.stderr)
+        if state and why:
+            try:
+                os.replace(self.previous, self.last)
+            except OSError as error:
+                raise cannot_write(self.last, error) from error
+        self.log.cut(state.get("log"), state["step"]) if state else self.log.cut(None, 0)
+
+
+def check_same_data(state: Checkpoint, *, split: str, labels: str, folder: Path, source: str) -> None:
+    """Refuse the checkpoint of a run on another split, or with other labels, than these digests name."""
+    if state["split"] != split:
+        raise UserError(f"'{folder / 'last.pt'}' belongs to a run on other images; choose another --out")
+    if state["labels"] != labels:
+        raise UserError(
+            f"the class names or labels in '{source}' have changed since '{folder}' was begun; put them back or start "
+            "a new run"
+        )
+
+
+def save_checkpoint(path: Path, state: Checkpoint, previous: Path | None = None) -> None:
+    """Write a checkpoint whole; the one before it stays as `previous`. Other threads go on meanwhile."""
+    with replacing(path, previous) as file:
+        try:
+            torch.save(state, file)
+        except RuntimeError as error:  # torch's, while it closes the archive that it could not write
+            said = error.__context__
+            raise said if isinstance(said, OSError) else OSError(errno.EIO, str(error).splitlines()[0]) from error
+
+
+def load_checkpoint(path: Path, device: torch.device) -> Checkpoint:
+    """What `save_checkpoint` wrote, not a bit of it changed. Nothing in the file is executed."""
+    try:
+        check_weights(path)
+        with zipfile.ZipFile(path) as archive:  # torch writes checksums, but does not look at them
+            if archive.testzip():
+                raise ValueError("a checksum is wrong")
+        state = torch.load(path, map_location=device, weights_only=True)
+    except Exception as error:  # torch raises many kinds for a damaged file
+        raise UserError(f"'{path}' is not a readable checkpoint ({type(error).__name__})") from error
+    if not isinstance(state, dict):
+        raise UserError(f"'{path}' is not a checkpoint of a run")
+    return cast(Checkpoint, state)
+
+
+def _write(path: Path, state: Checkpoint, previous: Path, stream: torch.cuda.Stream | None) -> None:
     with torch.cuda.stream(stream):  # training does not wait for the copy to the host
         state = _each_tensor(state, Tensor.cpu)
     save_checkpoint(path, state, previous)
@@ -76,18 +165,3 @@ def _each_tensor(value: Any, change: Callable[[Tensor], Tensor]) -> Any:
     if isinstance(value, Mapping):
         return {key: _each_tensor(each, change) for key, each in value.items()}
     return [_each_tensor(each, change) for each in value] if isinstance(value, list) else value
-
-
-def load_checkpoint(path: Path, device: torch.device) -> dict[str, Any]:
-    """What `save_checkpoint` wrote, not a bit of it changed. Nothing in the file is executed."""
-    try:
-        check_weights(path)
-        with zipfile.ZipFile(path) as archive:  # torch writes checksums, but does not look at them
-            if archive.testzip():
-                raise ValueError("a checksum is wrong")
-        state = torch.load(path, map_location=device, weights_only=True)
-    except Exception as error:  # torch raises many kinds for a damaged file
-        raise UserError(f"'{path}' is not a readable checkpoint ({type(error).__name__})") from error
-    if not isinstance(state, dict):
-        raise UserError(f"'{path}' is not a checkpoint of a run")
-    return state

@@ -1,12 +1,10 @@
 """The folder of a run, the contract between training and everything that reads a run afterwards."""
 
-import hashlib
-import json
 import os
 import platform
 import subprocess
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Self
@@ -21,19 +19,16 @@ from percentmatch.data.shards.index import names_shards
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 from percentmatch.files import (
-    cannot_write,
     is_part,
-    open_own,
     read_json,
-    read_plain,
     read_yaml,
-    refuse_constant,
     sweep,
     write_atomic,
     write_json,
 )
-from percentmatch.runs.checkpoint import BAD_STATE, load_checkpoint
+from percentmatch.runs.checkpoint import Checkpoints
 from percentmatch.runs.finite import check_numbers, check_scores, read_sound
+from percentmatch.runs.log import Log
 from percentmatch.settings.config import NO_FILE, Config, DataSettings, with_absolute_paths
 from percentmatch.settings.declare import declared, flat
 from percentmatch.settings.given import all_of, sections, to_repeat
@@ -44,16 +39,15 @@ ALWAYS_THERE = ("data", "method", "seed")  # the first, one in the middle and on
 class RunFolder:
     """config.yaml, split.json, environment.json, log.jsonl, last.pt, model.safetensors, metrics.json.
 
-    Until the run is finished, previous.pt is the checkpoint before last.pt. In a `with` block, `hold` keeps others out.
+    In a `with` block, `hold` keeps other processes out; when it ends, no checkpoint is on its way.
     """
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.config, self.split, self.environment = path / "config.yaml", path / "split.json", path / "environment.json"
-        self.log, self.checkpoint, self.previous = path / "log.jsonl", path / "last.pt", path / "previous.pt"
+        self.log = Log(path / "log.jsonl")
+        self.checkpoints = Checkpoints(path, self.log)
         self.model, self.metrics = path / "model.safetensors", path / "metrics.json"
-        self.readers: list[Callable[[dict[str, Any]], None]] = []  # get each row that is written to the log
-        self.log_bytes, self.log_hash = 0, hashlib.blake2b(digest_size=16)  # of what was kept and written
         self.entered, self.held = False, None
 
     def __enter__(self) -> Self:
@@ -61,9 +55,12 @@ class RunFolder:
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self.held is not None:
-            os.close(self.held)
-        self.entered, self.held = False, None
+        try:
+            self.checkpoints.wait()
+        finally:
+            if self.held is not None:
+                os.close(self.held)
+            self.entered, self.held = False, None
 
     def hold(self) -> None:
         """Until the block or the process ends, nobody else writes here. Some network disks cannot promise that."""
@@ -92,12 +89,16 @@ class RunFolder:
         except OSError as error:
             raise UserError(f"cannot look into '{self.path}': {error.strerror}; choose another --out") from error
 
-    def create(self, config: Config, given: Mapping[str, Any], split: Split, device: torch.device) -> None:
+    def make(self) -> None:
+        """Make the folder and keep others out of it."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
         self.hold()
+
+    def create(self, config: Config, given: Mapping[str, Any], split: Split, device: torch.device) -> None:
+        self.make()
         write_settings(self.config, config, given)
         self.complete(split, device)
 
@@ -154,9 +155,13 @@ class RunFolder:
         keep = os.path.exists(config.unlabeled) and not names_shards(config.unlabeled)  # nobody scores a stream
         return config if keep else replace(config, unlabeled="")
 
-    def check_same(self, config: Config) -> None:
-        """Refuse to resume with other settings than the run began with."""
-        refuse_other(self.path, self.read_config(), config)
+    def check_same(self, settings: DataSettings, begun: Mapping[str, Any] | None = None) -> None:
+        """Refuse to resume with other settings than the run began with, as config.yaml or `begun` say."""
+        if begun is None:
+            refuse_other(self.path, self.read_config(), settings)
+        else:  # by another version, perhaps
+            known = {name: value for name, value in begun.items() if name in declared(type(settings))}
+            refuse_other(self.path, settings.from_dict(known, source="the checkpoint"), settings)
 
     def read_metrics(self) -> dict[str, Any]:
         """metrics.json, whose scores are numbers."""
@@ -164,104 +169,6 @@ class RunFolder:
 
     def read_split(self) -> Split:
         return Split.from_values(read_json(self.split), str(self.split))
-
-    def append(self, row: dict[str, Any]) -> None:
-        line = (json.dumps(row, allow_nan=False) + "\n").encode()
-        try:
-            with open_own(self.log, "ab") as file:
-                file.write(line)
-                file.flush()
-                os.fsync(file.fileno())
-        except OSError as error:
-            raise cannot_write(self.log, error) from error
-        self.log_bytes += len(line)
-        self.log_hash.update(line)
-        for read in self.readers:
-            read(row)
-
-    def read_log(self) -> list[tuple[str, dict[str, Any]]]:
-        """Each line with what it says; only the last may be torn, and is left out."""
-        try:
-            lines = read_plain(self.log).decode().splitlines(keepends=True) if self.log.exists() else []
-        except (OSError, UnicodeDecodeError) as error:
-            raise UserError(f"'{self.log}' is damaged ({type(error).__name__})") from error
-        rows = []
-        for number, line in enumerate(lines, start=1):
-            try:
-                row = json.loads(line, parse_constant=refuse_constant)
-                row["step"] + 0
-            except (ValueError, TypeError, KeyError, RecursionError):
-                if number < len(lines):
-                    raise UserError(
-                        f"'{self.log}', line {number}, is damaged; restore the file or start anew"
-                    ) from None
-                break
-            rows.append((line, row))
-        return rows
-
-    def log_mark(self) -> list[int | str]:
-        """How long the log is and what it holds, for the checkpoint that goes with it."""
-        return [self.log_bytes, self.log_hash.hexdigest()]
-
-    def newest(self, device: torch.device, *, save_every: int) -> tuple[dict[str, Any] | None, str]:
-        """The newest checkpoint that is whole, with the log up to it, and why it is not last.pt; None before the first.
-
-        Nothing is changed.
-        """
-        reasons = [] if self.checkpoint.exists() else [f"'{self.checkpoint}' is missing"]
-        for place in filter(Path.exists, (self.checkpoint, self.previous)):
-            try:
-                state = load_checkpoint(place, device)
-                if "log" in state and self._hash_log(state["log"][0]).hexdigest() != state["log"][1]:
-                    raise UserError(f"'{self.log}' does not begin as it did when '{place}' was written")
-                return state, f"{reasons[0]}; going on from '{place}', step {state['step']}" if reasons else ""
-            except UserError as error:
-                reasons.append(str(error))
-            except BAD_STATE as error:
-                reasons.append(f"'{place}' is not the checkpoint of a run ({type(error).__name__})")
-        if self.has_checkpoint:
-            raise UserError(f"{' and '.join(reasons)}; put a copy of it back, or start anew in another --out")
-        reached = max((row["step"] for _, row in self.read_log()), default=0)
-        if reached > 2 * save_every:  # the first is in its place before the second is begun
-            raise UserError(f"'{self.checkpoint}' is missing though the log reaches step {reached}; put it back")
-        return None, f"no checkpoint in '{self.path}' yet: beginning at step 0"
-
-    def go_on_from(self, state: dict[str, Any] | None, why: str) -> None:
-        """Put the files in the state of this checkpoint of `newest`, or at step 0: the run writes later rows again."""
-        if why:
-            print(why, file=sys.stderr)
-        try:
-            if state and why:
-                os.replace(self.previous, self.checkpoint)
-            if state and "log" in state:
-                with open_own(self.log, "ab") as file:
-                    file.truncate(state["log"][0])
-            else:  # no checkpoint yet, or one of an older version
-                step = state["step"] if state else 0
-                kept = [line for line, row in self.read_log() if row["step"] <= step and line.endswith("\n")]
-                write_atomic(self.log, "".join(kept).encode())
-            self.log_bytes = self.log.stat().st_size
-            self.log_hash = self._hash_log(self.log_bytes)
-        except OSError as error:
-            raise cannot_write(self.log, error) from error
-
-    @property
-    def has_checkpoint(self) -> bool:
-        return self.checkpoint.exists() or self.previous.exists()
-
-    def _hash_log(self, length: int) -> "hashlib.blake2b":
-        """Of the first bytes of the log, which may be larger than memory; where there is none yet, of nothing."""
-        digest = hashlib.blake2b(digest_size=16)
-        if not self.log.exists():
-            return digest
-        try:
-            with open(self.log, "rb") as file:
-                while length > 0 and (part := file.read(min(length, 1 << 20))):
-                    digest.update(part)
-                    length -= len(part)
-        except OSError as error:
-            raise UserError(f"'{self.log}' cannot be read ({type(error).__name__})") from error
-        return digest
 
 
 SCORED = tuple(name for name, about in declared(Config).items() if about.path == "data")

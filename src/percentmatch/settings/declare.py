@@ -29,7 +29,7 @@ class Setting:
 
 
 @lru_cache
-def declared(cls: type) -> dict[str, Setting]:
+def declared(cls: Any) -> dict[str, Setting]:
     """What is declared of each setting of a dataclass, by its name."""
     hints = get_type_hints(cls, include_extras=True)
     found = {
@@ -40,14 +40,15 @@ def declared(cls: type) -> dict[str, Setting]:
 
 
 @lru_cache
-def help_lines(cls: type) -> dict[str, str]:
+def help_lines(cls: Any) -> dict[str, str]:
     """The text below each setting of a dataclass and of those it derives from, by its name."""
     lines: dict[str, str] = {}
-    for each in filter(dataclasses.is_dataclass, reversed(cls.__mro__)):
-        body = ast.parse(inspect.getsource(each)).body[0].body  # ty: ignore[unresolved-attribute]
-        for field, text in pairwise(body):
-            if isinstance(field, ast.AnnAssign) and isinstance(text, ast.Expr) and isinstance(text.value, ast.Constant):
-                lines[field.target.id] = " ".join(str(text.value.value).split())  # ty: ignore[unresolved-attribute]
+    for each in [each for each in reversed(cls.__mro__) if dataclasses.is_dataclass(each)]:
+        (definition,) = ast.parse(inspect.getsource(each)).body  # ty: ignore[invalid-argument-type]
+        assert isinstance(definition, ast.ClassDef)
+        for field, text in pairwise(definition.body):
+            if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
+                lines[field.target.id] = " ".join(ast.literal_eval(text.value).split())
     return lines
 
 

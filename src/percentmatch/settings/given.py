@@ -12,7 +12,7 @@ from percentmatch.settings.config import Config
 from percentmatch.settings.declare import declared, merge, without
 
 GIVEN, CHOSEN = "given", "chosen"
-OF_THE_MACHINE = frozenset(name for name, about in declared(Config).items() if about.machine)
+OF_THE_MACHINE = {name: True for name, about in declared(Config).items() if about.machine}
 
 
 def sections(settings: Any, given: Mapping[str, Any]) -> dict[str, Any]:

@@ -26,7 +26,7 @@ def scalars(row: dict[str, Any]) -> dict[str, float]:
     return {f"{row['kind']}/{name}": value for name, value in {**numbers, **means}.items()}
 
 
-class Follower(ABC):
+class Logger(ABC):
     """Shows rows of a log. Made before a run, so that what it lacks is said at once."""
 
     @abstractmethod
@@ -41,24 +41,24 @@ class Follower(ABC):
 
 
 @contextmanager
-def following(followers: Sequence[Follower], folder: RunFolder, config: Config) -> Generator[None]:
-    """While active, the followers show what is written to the folder's log."""
-    begun: list[Follower] = []
+def shown_by(loggers: Sequence[Logger], folder: RunFolder, config: Config) -> Generator[None]:
+    """While active, the loggers show what is written to the folder's log."""
+    begun: list[Logger] = []
     failed = True
     try:
-        for follower in followers:
-            follower.begin(folder, config)
-            begun.append(follower)
-        folder.readers = [follower.row for follower in begun]
+        for logger in loggers:
+            logger.begin(folder, config)
+            begun.append(logger)
+        folder.log.listeners = [logger.row for logger in begun]
         yield
         failed = False
     finally:
-        folder.readers = []
-        for follower in begun:
-            follower.end(failed=failed)
+        folder.log.listeners = []
+        for logger in begun:
+            logger.end(failed=failed)
 
 
-class TensorBoard(Follower):
+class TensorBoard(Logger):
     """Event files in `tensorboard` of the run folder. A resumed run shows its log anew from the start."""
 
     def __init__(self) -> None:
@@ -70,7 +70,7 @@ class TensorBoard(Follower):
 
     def begin(self, folder: RunFolder, config: Config) -> None:
         self.writer = self.open(str(folder.path / "tensorboard"), purge_step=0)  # what was shown before is dropped
-        for _, row in folder.read_log():
+        for row in folder.log.rows():
             self.row(row)
 
     def row(self, row: dict[str, Any]) -> None:
@@ -82,7 +82,7 @@ class TensorBoard(Follower):
         self.writer.close()
 
 
-class Wandb(Follower):
+class Wandb(Logger):
     """A run of Weights & Biases with the folder's name; `wandb_id` in the folder says which, so that it goes on.
 
     Its own settings come from the environment: WANDB_PROJECT, WANDB_MODE=offline and others.
@@ -97,22 +97,22 @@ class Wandb(Follower):
             self._try(self.wandb.login)
 
     def begin(self, folder: RunFolder, config: Config) -> None:
-        place = folder.path / "wandb_id"
-        known = place.exists()
+        file = folder.path / "wandb_id"
+        known = file.exists()
         if not known:
-            write_atomic(place, secrets.token_hex(4).encode())
+            write_atomic(file, secrets.token_hex(4).encode())
         self.run = self._try(
             self.wandb.init,
             project=os.environ.get("WANDB_PROJECT", "percentmatch"),
             name=folder.path.resolve().name,
-            id=place.read_text(),
+            id=file.read_text(),
             resume="allow",
             dir=str(folder.path),
             config=config.to_dict(),
             settings=self.wandb.Settings(console="off"),
         )
         self.first = self.run.step  # a run that goes on may write rows again that are there
-        for _, row in [] if known else folder.read_log():
+        for row in [] if known else folder.log.rows():
             self.row(row)
 
     def row(self, row: dict[str, Any]) -> None:

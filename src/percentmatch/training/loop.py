@@ -1,144 +1,127 @@
-"""The training loop of every method. Every effect of a step is visible here."""
+"""The training loop, of every method and of pretraining. Every effect of a step is visible here."""
 
-from collections.abc import Sequence
-from dataclasses import replace
+import contextlib
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
-from typing import Any
+from typing import TypeVar, cast
 
 import torch
 from torch import nn
+from torch.nn.parallel import DistributedDataParallel
 
-from percentmatch import __version__
 from percentmatch.augment import mix
-from percentmatch.console.progress import Counting, Report
+from percentmatch.console.progress import Report
 from percentmatch.console.signals import Stopped, StopRequest
-from percentmatch.data import Data, detected, load_data
-from percentmatch.data.labels import check_single
-from percentmatch.distributed.device import pick_device
-from percentmatch.distributed.group import (
-    any_rank,
-    average_buffers,
-    check_same_on_all,
-    first_on_each_machine,
-    forget_parts,
-    is_main,
-    joined,
-    own_numbers,
-    wait_for_all,
-)
-from percentmatch.distributed.ranks import launched
-from percentmatch.methods import checked_options
-from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
-from percentmatch.settings.config import Config
+from percentmatch.distributed.group import any_rank, average_buffers, forget_parts, is_main, own_numbers
+from percentmatch.runs.checkpoint import Checkpoint
+from percentmatch.settings.config import Config, with_absolute_paths
+from percentmatch.settings.declare import without
+from percentmatch.settings.given import OF_THE_MACHINE
+from percentmatch.training.audit import audit
 from percentmatch.training.loader import Drawn
-from percentmatch.training.loggers import Follower, following
+from percentmatch.training.loggers import Logger, shown_by
 from percentmatch.training.optim import set_lr
-from percentmatch.training.run import Run
+from percentmatch.training.state import State, check_finite, check_weights_finite
+
+S = TypeVar("S", bound=State)
 
 
-def train(
-    config: Config,
-    out: str | Path,
+def run_loop(
+    state: S,
     *,
-    resume: bool = False,
-    data: Data | None = None,
-    followers: Sequence[Follower] = (),
-) -> dict[str, Any]:
-    """Train as `config` says into the run folder `out`; returns what metrics.json holds.
+    log: Callable[[S], float],
+    refresh: Callable[[S, int], None] | None = None,
+    validate: Callable[[S], float | None] | None = None,
+    loggers: Sequence[Logger] = (),
+) -> None:
+    """Take the steps that are left.
 
-    `data` replaces the data the config names. With `resume` a run continues from its last checkpoint, exactly.
-    Ctrl-C and SIGTERM save and raise `Stopped`. `followers` show the log elsewhere. Processes started by torchrun or
-    srun train together, and the first one writes.
+    `log` writes a log row and returns the loss, `refresh` is called before each step, `validate` writes scores and
+    returns mAP. Ctrl-C and SIGTERM save and raise `Stopped`; numbers that are not finite raise `Diverged`.
     """
-    with joined(), RunFolder(Path(out)) as folder, torch.random.fork_rng(devices=()):  # the caller's draws go on
-        return _train(config, folder, resume=resume, data=data, followers=followers)
+    config, checkpoints, steps = state.config, state.folder.checkpoints, state.config.total_steps
+    bar = Report(state.name, steps, state.step, state.images_per_step, silent=not is_main())
+    with StopRequest() as stop, shown_by(loggers if is_main() else (), state.folder, config), bar as report:
+        for step in range(state.step, steps):
+            if refresh:
+                refresh(state, step)
+            train_step(state, step)
+            state.step = done = step + 1
+            report.step(done)
+            if done % config.log_every == 0 or done == steps:  # the only device-to-host copies
+                checkpoints.check()
+                check_finite(state)
+                report.row(done, loss=log(state))
+            if validate and config.eval_every and done % config.eval_every == 0:
+                check_finite(state)
+                report.row(done, mean_ap=validate(state))
+            asked = any_rank(stop.number)
+            if done % config.save_every == 0 or done == steps or asked:
+                save(state)
+            if asked and done < steps:
+                raise Stopped(
+                    f"stopped at step {done} of {steps}; continue with --out {state.folder.path} --resume", asked
+                )
 
 
-def _train(
-    config: Config, folder: RunFolder, *, resume: bool, data: Data | None, followers: Sequence[Follower]
-) -> dict[str, Any]:
-    config = replace(config, options=checked_options(config.method, config.options))
-    config = detected(config) if data is None else replace(config, data="custom")
-    own = {name: value for name, value in config.to_dict().items() if name not in (*MAY_CHANGE, "weights")}
-    check_same_on_all({**own, "version": __version__, "resume": resume})
-    if resume:
-        folder.check_same(config)
-        if folder.metrics.exists():
-            return folder.read_metrics()
-    else:
-        folder.check_new()
-    device = pick_device(config.device, deterministic=config.deterministic)
-    if data is None:
-        with Counting("decoding images", silent=launched().rank > 0) as progress, first_on_each_machine():
-            data = load_data(config, progress=progress)
-    elif config.task == "single-label":
-        for images in (data.pool, data.test):
-            check_single(images.labels, images.ids)
-    run = Run(config, folder, data, device, resumed=resume)
-    check_same_on_all({"the split": run.split.digest, "the labels": run.labels})
-    if resume:
-        run.restore()
-    else:
-        wait_for_all()  # until all have seen that the folder is new
-        if is_main():
-            folder.create(config, run.split, device)
-        run.write_start()
-
-    steps = config.total_steps
-    shown = following(followers if is_main() else (), folder, config)
-    bar = Report(config.method, steps, run.step, run.images_per_step, silent=not is_main())
-    with run.saver:
-        with StopRequest() as stop, shown, bar as report:
-            for step in range(run.step, steps):
-                run.refresh(step)
-                train_step(run, step)
-                run.step = done = step + 1
-                report.step(done)
-                if done % config.log_every == 0 or done == steps:  # the only device-to-host copies
-                    report.row(done, loss=run.log_row())
-                if config.eval_every and done % config.eval_every == 0 and len(run.validation):
-                    report.row(done, mean_ap=run.validate())
-                asked = any_rank(stop.number)
-                if done % config.save_every == 0 or done == steps or asked:
-                    run.save()
-                if asked and done < steps:
-                    raise Stopped(
-                        f"stopped at step {done} of {steps}; continue with --out {folder.path} --resume", asked
-                    )
-        return run.finish()  # while the last checkpoint is being written
-
-
-def train_step(run: Run, step: int) -> None:
+def train_step(state: State, step: int) -> None:
     """One optimizer step. Nothing in it waits for the device."""
-    torch.manual_seed(mix(*own_numbers(run.config.seed, step)))  # dropout; views and samples draw by themselves
-    drawn = run.drawn_ahead.pop(step, None) or run.draw(step)
-    sent = run.sender.send(drawn)
-    run.meter.count += run.config.accumulate
-    do = partial(update, run, drawn, sent)
-    run.replay(do) if run.replay else do()
-    if step + 1 < run.config.total_steps:
-        run.drawn_ahead = {step + 1: run.draw(step + 1)}  # while the device is at work
+    torch.manual_seed(mix(*own_numbers(state.config.seed, step)))  # dropout; views and samples draw by themselves
+    drawn = state.drawn_ahead.pop(step, None) or state.draw(step)
+    sent = state.sender.send(drawn)
+    state.meter.count += state.config.accumulate
+    do = partial(update, state, drawn, sent)
+    state.replay(do) if state.replay else do()
+    if step + 1 < state.config.total_steps:
+        state.drawn_ahead = {step + 1: state.draw(step + 1)}  # while the device is at work
 
 
-def update(run: Run, drawn: Drawn, sent: Drawn) -> None:
+def update(state: State, drawn: Drawn, sent: Drawn) -> None:
     """All that a step does, from what was drawn for it and sent. On a GPU it is captured once and replayed."""
-    config = run.config
-    set_lr(run.optimizer, sent["lr"])
-    run.optimizer.zero_grad(set_to_none=True)
-    forget_parts(run.method)  # of a capture that failed
+    config = state.config
+    set_lr(state.optimizer, sent["lr"])
+    state.optimizer.zero_grad(set_to_none=True)
+    forget_parts(state.method)  # of a capture that failed
     for micro in range(config.accumulate):
-        batch = run.loader.make(drawn, sent, micro)
-        with run.no_exchange(micro):
-            with run.autocast():
-                loss = run.method(run.student, batch, run.ema.model)
+        batch = state.loader.make(drawn, sent, micro)
+        with _no_exchange(state, micro):
+            with autocast(config, state.device):
+                loss = state.method(state.student, batch, state.ema and state.ema.model)
             (loss.total / config.accumulate).backward()
-        run.meter.watch({f"{name} loss": part for name, part in loss.parts.items()}, batch.step)
-        run.meter.add({**loss.parts, **run.audit(loss.pseudo, run.loader.truth(sent, micro))})
-    norm = nn.utils.get_total_norm([each.grad for each in run.trained if each.grad is not None])
+        losses = {name if name == "loss" else f"{name} loss": value for name, value in loss.parts.items()}
+        state.meter.watch(losses, sent["step"])
+        state.meter.add({**loss.parts, **audit(loss.pseudo, state.loader.truth(sent, micro))})
+    norm = nn.utils.get_total_norm([each.grad for each in state.trained if each.grad is not None])
     if config.clip_grad:
-        nn.utils.clip_grads_with_norm_(run.trained, config.clip_grad, norm)
-    run.meter.watch({"gradient norm": norm}, batch.step)
-    run.optimizer.step()
-    average_buffers(run.model)
-    run.ema.update(run.model, sent["ema_weight"])
+        nn.utils.clip_grads_with_norm_(state.trained, config.clip_grad, norm)
+    state.meter.watch({"gradient norm": norm}, sent["step"])
+    state.optimizer.step()
+    average_buffers(state.model)
+    if state.ema:
+        state.ema.update(state.model, sent["ema_weight"])
+
+
+def autocast(config: Config, device: torch.device) -> torch.autocast:
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=config.precision == "bfloat16")
+
+
+def _no_exchange(state: State, micro: int) -> contextlib.AbstractContextManager[None]:
+    """Before the last micro-batch of a step the ranks need not agree on a gradient."""
+    waits = isinstance(state.student, DistributedDataParallel) and micro < state.config.accumulate - 1
+    return state.student.no_sync() if waits else contextlib.nullcontext()
+
+
+def save(state: State) -> None:
+    """Have a checkpoint written, unless the state is not worth keeping."""
+    check_finite(state)
+    check_weights_finite(state)
+    checkpoint = {
+        "step": state.step,
+        "seconds": time.monotonic() - state.began,
+        "log": state.folder.log.mark(),
+        "settings": with_absolute_paths(without(state.settings.to_dict(), OF_THE_MACHINE)),
+        **state.state_dict(),
+    }
+    if is_main():
+        state.folder.checkpoints.save(cast(Checkpoint, checkpoint))

@@ -1,25 +1,20 @@
 """Running means of a step's numbers, kept on the device until a log row is due."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from percentmatch.distributed.group import least_over_ranks, mean_over_ranks
+
 NEVER = torch.iinfo(torch.int64).max
-
-
-Agree = Callable[[Tensor], Tensor]
-
-
-def _alone(values: Tensor) -> Tensor:
-    return values
 
 
 class Meter:
     """Sums of named tensors since the last row, and the first step at which each checked one was not finite.
 
-    Means are over the parts of the steps' batches (`accumulate`), so counts are those of a part.
+    Means are over micro-batches, so counts are those of a micro-batch.
     """
 
     def __init__(self) -> None:
@@ -44,26 +39,23 @@ class Meter:
             else:
                 self.bad_steps[name] = bad
 
-    def first_bad(self, agree: Agree = _alone) -> tuple[str, int] | None:
-        """What was first not finite, and in which step; `agree` takes the least over ranks (waits for the device)."""
-        first = {name: int(agree(step)) for name, step in self.bad_steps.items()}
+    def first_bad(self) -> tuple[str, int] | None:
+        """What was first not finite on any rank, and in which step (waits for the device)."""
+        first = {name: int(least_over_ranks(step)) for name, step in self.bad_steps.items()}
         step = min(first.values(), default=NEVER)
         return (" and ".join(name for name in first if first[name] == step), step) if step < NEVER else None
 
-    def read(self, agree: Agree = _alone) -> dict[str, Any]:
-        """The means as numbers and lists, None where they are not finite, and start anew (waits for the device).
-
-        `agree` takes the mean over ranks.
-        """
-        means = {name: _plain((agree(total) / self.count).tolist()) for name, total in self.sums.items()}
+    def read(self) -> dict[str, Any]:
+        """The means over ranks as numbers and lists, None where not finite, and start anew (waits for the device)."""
+        means = {name: _plain((mean_over_ranks(total) / self.count).tolist()) for name, total in self.sums.items()}
         for total in self.sums.values():
             total.zero_()
         self.count = 0
         return means
 
-    def state_dict(self, agree: Agree = _alone) -> dict[str, Any]:
-        """`agree` takes the mean over ranks, so that any number of them can go on from it."""
-        sums = {name: agree(total) for name, total in self.sums.items()}
+    def state_dict(self) -> dict[str, Any]:
+        """The means over ranks, so that any number of them can go on from it."""
+        sums = {name: mean_over_ranks(total) for name, total in self.sums.items()}
         return {"sums": sums, "bad_steps": self.bad_steps, "count": self.count}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:

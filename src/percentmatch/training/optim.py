@@ -1,4 +1,4 @@
-"""Optimizer, learning-rate schedule and the moving average of the weights."""
+"""Optimizer, learning-rate schedule and the EMA of the weights."""
 
 import copy
 import math
@@ -30,6 +30,13 @@ def device_options(lr: float, device: torch.device) -> dict[str, Any]:
     return {"lr": rate, "fused": cuda, "capturable": cuda}
 
 
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], lr: float, device: torch.device) -> None:
+    """Take up a saved state with the options of this device, not of that where it was saved."""
+    for group in state["param_groups"]:
+        group |= device_options(lr, device)
+    optimizer.load_state_dict(state)
+
+
 def lr_at(step: int, *, max_lr: float, total_steps: int, warmup_ratio: float) -> float:
     """The one-cycle rate: a cosine up to `max_lr`, then a cosine down to almost nothing."""
     peak, last = max(warmup_ratio * total_steps - 1, 0), total_steps - 1
@@ -53,7 +60,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: Tensor) -> None:
 
 
 class Ema:
-    """The moving average of a model's weights and buffers, in eval mode: the teacher, and the model that is scored.
+    """The EMA of a model's weights and buffers, in eval mode: the teacher, and the model that is scored.
 
     Early on the average is short, (1 + step) / (10 + step), so that it does not remember the random start.
     """

@@ -19,6 +19,7 @@ from percentmatch.settings.config import Config, DataSettings
 from percentmatch.settings.declare import merge
 from percentmatch.settings.given import OF_THE_MACHINE
 from percentmatch.settings.presets import PRESETS, SOFT
+from percentmatch.settings.pretraining import PretrainSettings
 
 PRETRAINED_BACKBONE = {"cpu": OFFLINE_BACKBONE, "cuda": "resnet50"}
 RANDOM_BACKBONE = {"cpu": "resnet18", "cuda": "resnet50"}
@@ -87,6 +88,11 @@ def resolve(given: Mapping[str, Any], seen: Seen) -> Resolved:
     """All settings from those given and from what was seen of data and machine. Pure: it looks at nothing else."""
     choice = choose(given, seen.amount, seen.machine) if seen.amount else Choice(dict(given), ())
     config = Config.from_dict({**choice.settings, **seen.data.to_dict()}, source="settings")
+    return Resolved(for_machine(config, seen), dict(given), choice.reasons)
+
+
+def for_machine(config: Config, seen: Seen) -> Config:
+    """The settings with what suits the machine instead of "auto"."""
     on_gpu = seen.machine.device == "cuda"
     fits = not on_gpu or seen.kept_images * 3 * config.decode_size**2 < seen.machine.free_bytes / 2
     automatic = {
@@ -94,8 +100,7 @@ def resolve(given: Mapping[str, Any], seen: Seen) -> Resolved:
         "precision": "bfloat16" if on_gpu else "float32",
         "images_on": "device" if fits else "host",
     }
-    left = {name: value for name, value in automatic.items() if getattr(config, name) == "auto"}
-    return Resolved(replace(config, **left), dict(given), choice.reasons)
+    return replace(config, **{name: each for name, each in automatic.items() if getattr(config, name) == "auto"})
 
 
 def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
@@ -180,11 +185,12 @@ def _reasons(settings: Mapping[str, Any], given: Mapping[str, Any], data: Amount
 
 
 def look(
-    settings: Config,
+    settings: Config | PretrainSettings,
     given: Mapping[str, Any],
     source: Source | None,
     data: Data | None,
     device: torch.device,
+    *,
     choose_rest: bool,
 ) -> Seen:
     """What there is of data and machine. `data` was given in Python; else there is a `source`, not decoded yet."""
@@ -211,7 +217,7 @@ def look(
 
 def is_complete(given: Mapping[str, Any]) -> bool:
     """Whether all settings are given but those that the machine decides, as in the config.yaml of a run."""
-    return {each.name for each in fields(Config)} - OF_THE_MACHINE <= given.keys()
+    return {each.name for each in fields(Config)} - OF_THE_MACHINE.keys() <= given.keys()
 
 
 def _best_weights(given: Mapping[str, Any], device: str) -> Literal["pretrained", "offline", "none"]:

@@ -19,7 +19,7 @@ from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
 from percentmatch.scoring.intervals import ENOUGH, bootstrap, interval, plain, resamples_of
 from percentmatch.scoring.predictions import probabilities
 from percentmatch.settings.config import Config
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 from percentmatch.use.evaluate import open_run
 
 LEVEL = 0.95

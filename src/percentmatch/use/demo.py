@@ -8,7 +8,7 @@ from percentmatch.console.tables import figures, percent, show
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.settings.presets import PRESETS
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 
 DEMO_METHODS: dict[str, dict[str, Any]] = {
     "supervised": {},

@@ -15,10 +15,9 @@ from percentmatch.console.signals import Stopped, StopRequest
 from percentmatch.console.tables import cell, figures, percent, show
 from percentmatch.errors import Diverged, UserError, several
 from percentmatch.files import read_json, write_json
+from percentmatch.runs.pretrain_folder import PretrainFolder
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.runs.warm_folder import WarmFolder
-from percentmatch.training.loop import train
-from percentmatch.training.pretraining import pretrain
+from percentmatch.training.start import pretrain, train
 from percentmatch.use.grid_plan import Planned, named
 
 
@@ -43,9 +42,10 @@ def _run_grid(plan: list[Planned], out: Path, minutes: float, only: Sequence[str
             )
     began, longest, warmest, left = time.monotonic(), 0.0, 0.0, 0
     diverged: list[str] = []
+    failed: dict[Path, Diverged] = {}  # pretrainings
     plan = [_from_warm_start(planned, out) for planned in plan]
     folders = {planned.name: RunFolder(out / planned.name) for planned in plan}
-    warm = {planned.name: WarmFolder(out / planned.warm.name) for planned in plan if planned.warm}
+    warm = {planned.name: PretrainFolder(out / planned.warm.name) for planned in plan if planned.warm}
     done: dict[str, Any] = {}
 
     def collect() -> dict[str, Any]:
@@ -74,18 +74,23 @@ def _run_grid(plan: list[Planned], out: Path, minutes: float, only: Sequence[str
             left += 1
             continue
         with named(planned.source):
-            if planned.warm and cold:
-                start = warm[planned.name]
-                pretrain(planned.warm.settings, start.path, resume=start.settings.exists())
-                warmest, started = max(warmest, time.monotonic() - started), time.monotonic()
-                if started - began > 60 * minutes:
-                    left += 1
-                    continue
             try:
+                if planned.warm and cold:
+                    start = warm[planned.name]
+                    if start.path in failed:
+                        raise failed[start.path]
+                    pretrain(planned.warm.settings, start.path, resume=start.settings.exists())
+                    warmest, started = max(warmest, time.monotonic() - started), time.monotonic()
+                    if started - began > 60 * minutes:
+                        left += 1
+                        continue
                 train(planned.config, folder.path, resume=folder.config.exists())
             except Diverged as error:
                 diverged.append(planned.name)
                 print(f"{planned.name}: {error}", file=sys.stderr)
+                if cold and not warm[planned.name].result.exists():
+                    failed[warm[planned.name].path] = error
+                    continue
             longest = max(longest, time.monotonic() - started)
             _write_results(plan, collect(), out)
     if left:
@@ -100,7 +105,8 @@ def _from_warm_start(planned: Planned, out: Path) -> Planned:
     """The run with the backbone of its warm start as weights, where that was when the run began."""
     if not planned.warm:
         return planned
-    folder, file = RunFolder(out / planned.name), Path(os.path.abspath(WarmFolder(out / planned.warm.name).backbone))
+    folder, start = RunFolder(out / planned.name), PretrainFolder(out / planned.warm.name)
+    file = Path(os.path.abspath(start.backbone))
     then = Path(folder.read_config().weights) if folder.config.exists() else file
     same = then.exists() and then.parts[-2:] == file.parts[-2:]  # else the grid's folder has been moved since
     return replace(planned, config=replace(planned.config, weights=str(then if same else file)))
@@ -112,9 +118,9 @@ def _write_results(plan: list[Planned], done: Mapping[str, Any], out: Path) -> d
     return results
 
 
-def summary(folder: RunFolder, group: str, warm: WarmFolder | None = None) -> dict[str, Any]:
+def summary(folder: RunFolder, group: str, warm: PretrainFolder | None = None) -> dict[str, Any]:
     """What a results file keeps of a finished run: all that a table or a figure needs."""
-    log = [row for _, row in folder.read_log()]
+    log = folder.log.rows()
     curve = [row for row in log if row.get("kind") == "validation"]
     training = [row for row in log if row.get("kind") == "train"]
     places = sorted({len(training) * tenth // 10 - 1 for tenth in range(1, 11)} - {-1})

@@ -1,7 +1,8 @@
-"""Settings chosen where none were given: right for amount and machine, never over what was given."""
+"""From what is given to what runs: right for amount and machine, never over what was given, nothing left "auto"."""
 
 import re
-from dataclasses import replace
+import sys
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -10,13 +11,17 @@ import yaml
 from PIL import Image
 
 from percentmatch.cli import main as cli
+from percentmatch.cli.flags import ConfigFlags, gather
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS, checked_options, options_of
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.settings.config import Config
+from percentmatch.settings.config import Config, DataSettings, View
+from percentmatch.settings.declare import flat, without
+from percentmatch.settings.given import given_in, to_repeat
 from percentmatch.settings.presets import PRESETS
 from percentmatch.training import resolve as auto
-from percentmatch.training.resolve import Amount, Machine, choose
+from percentmatch.training import start
+from percentmatch.training.resolve import Amount, Machine, Resolved, Seen, choose, resolve
 
 DATA = Amount(labeled=200, unlabeled=1000, classes=20, side=500)
 CPU, GPU = Machine("cpu", 2, "offline"), Machine("cuda", 16, "pretrained")
@@ -153,6 +158,54 @@ def test_nothing_is_said_where_everything_was_given() -> None:
     assert choose(Config(data="voc", root="x").to_dict(), DATA, CPU).reasons == ()
 
 
+# given and chosen
+
+
+AUTOMATIC: dict[str, Any] = {"device": "cpu", "precision": "float32", "images_on": "device", "split_kind": "random"}
+FILES = DataSettings(data="files", labels="labels.csv", split_kind="every-class")
+
+
+def autos(config: Config) -> list[str]:
+    return [name for name, value in flat(config.to_dict()).items() if value == "auto"]
+
+
+@pytest.mark.parametrize("machine", [CPU, replace(GPU, free_bytes=10**9)])
+@pytest.mark.parametrize("amount", [DATA, None])
+def test_nothing_is_left_to_be_chosen(machine: Machine, amount: Amount | None) -> None:
+    given = {"labels": "labels.csv", "lr": 1e-3}
+    resolved = resolve(given, Seen(FILES, machine, 1000, amount))
+    assert autos(Config(**given))
+    assert not autos(resolved.config)
+    assert resolved.given == given
+    assert resolved.config.lr == 1e-3
+    assert resolve(given, Seen(FILES, machine, 1000, amount)) == resolved
+
+
+@pytest.mark.parametrize(("images", "place"), [(4_000, "device"), (4_300, "host")])
+def test_images_are_on_the_gpu_where_they_leave_half_of_its_free_memory(images: int, place: str) -> None:
+    """At 200 pixels and without a crop an image has 3 x 200^2 = 120,000 bytes: 4,166 of them have 500 MB."""
+    seen = Seen(FILES, replace(GPU, free_bytes=10**9), images)
+    assert resolve({"image_size": 200}, seen).config.images_on == place
+    assert resolve({"image_size": 200, "images_on": "host"}, seen).config.images_on == "host"
+
+
+def test_a_run_made_on_a_gpu_is_repeated_on_a_cpu() -> None:
+    """All that was chosen by the amount of data stays, also what a CPU would not choose; the device does not."""
+    first = resolve({"labels": "labels.csv"}, Seen(FILES, replace(GPU, free_bytes=10**9), 1000, DATA))
+    assert (first.config.device, first.config.precision) == ("cuda", "bfloat16")
+    kept = {"given": first.given, "chosen": without(first.config.to_dict(), first.given)}
+    again = to_repeat(yaml.safe_load(yaml.safe_dump(kept)), "config.yaml")
+    second = resolve(again, Seen(FILES, CPU, 1000)).config
+    assert second == replace(first.config, device="cpu", precision="float32")
+    asked = to_repeat({**kept, "given": {**first.given, "precision": "float64"}}, "config.yaml")
+    assert resolve(asked, Seen(FILES, CPU, 1000)).config.precision == "float64"
+
+
+def test_what_python_gives_is_what_differs_from_the_defaults() -> None:
+    assert given_in(Config(lr=1e-3, weak_view=View(ops=1))) == {"lr": 1e-3, "weak_view": asdict(View(ops=1))}
+    assert given_in(Config()) == {}
+
+
 # on the command line
 
 
@@ -173,10 +226,23 @@ def photos(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 @pytest.fixture
 def seen(monkeypatch: pytest.MonkeyPatch) -> dict[str, Config]:
-    """What the command would train, by itself."""
+    """What a command would train; it goes no further."""
     found: dict[str, Config] = {}
-    monkeypatch.setattr("percentmatch.training.loop.train", lambda config, *_, **__: found.update(config=config) or {})
+
+    def stop(given: dict[str, Any], looked: Seen) -> Resolved:
+        resolved = resolve(given, looked)
+        print(*resolved.reasons, sep="\n", file=sys.stderr)
+        found["config"] = resolved.config
+        raise UserError("seen")
+
+    monkeypatch.setattr(start, "resolve", stop)
     return found
+
+
+def command(*tokens: str) -> None:
+    """Carried out until all settings are known."""
+    with pytest.raises(UserError, match=r"^seen$"):
+        cli.run(["train", *tokens])
 
 
 def test_flags_and_the_config_file_win(photos: list[str], seen: dict[str, Config], tmp_path: Path) -> None:
@@ -192,20 +258,20 @@ def test_flags_and_the_config_file_win(photos: list[str], seen: dict[str, Config
         "num_bins=60",
     ]
     unlabeled = ["--unlabeled", str(tmp_path / "more")]
-    cli.run(["train", "--out", str(tmp_path / "run"), *photos, *unlabeled, "--config", str(file), *flags])
+    command("--out", str(tmp_path / "run"), *photos, *unlabeled, "--config", str(file), *flags)
     config = seen["config"]
     assert (config.lr, config.mixup, config.strong_view.crop_scale, config.weak_view.ops) == (3e-4, 0.5, 1, 0)
     assert not config.labeled_view.flip
     assert not config.cuda_graph
-    assert config.options["num_bins"] == "60"
+    assert config.options["num_bins"] == 60
     assert config.options["scores"] == "teacher"
     assert (config.image_size, config.backbone, config.head) == (64, "resnet18", "linear")
 
 
-def test_the_choice_is_printed_and_its_data_looked_at_once_more(
+def test_the_choice_is_printed(
     photos: list[str], seen: dict[str, Config], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    cli.run(["train", "--out", str(tmp_path / "run"), *photos])
+    command("--out", str(tmp_path / "run"), *photos)
     assert seen["config"].method == "supervised"
     lines = capsys.readouterr().err.splitlines()
     assert lines[0] == "chosen for 11 labeled images of 2 classes (flags change it):"
@@ -214,18 +280,15 @@ def test_the_choice_is_printed_and_its_data_looked_at_once_more(
 
 
 def test_presets_and_scenes_keep_the_papers_values(seen: dict[str, Config], tmp_path: Path) -> None:
-    cli.run(["train", "--out", str(tmp_path / "run"), "--data", "scenes"])
-    assert seen["config"] == Config(data="scenes")
-    cli.run(["train", "--out", str(tmp_path / "run"), "--preset", "voc2007-paper", "--root", str(tmp_path)])
-    assert seen["config"] == Config.from_dict({**PRESETS["voc2007-paper"], "root": str(tmp_path)})
-    best = ["train", "--out", str(tmp_path / "run"), "--preset", "voc2007-best", "--root", str(tmp_path)]
-    cli.run(best)
-    options = {name: str(value) for name, value in PRESETS["voc2007-best"]["options"].items()}
-    assert seen["config"] == Config.from_dict({**PRESETS["voc2007-best"], "root": str(tmp_path), "options": options})
-    cli.run([*best, "--method", "supervised", "--option", "loss=bce"])
-    assert (seen["config"].method, seen["config"].options) == ("supervised", {"loss": "bce"})
-    cli.run([*best, "--method", "percentmatch", "--option", "loss=asl"])
-    assert seen["config"].options == options | {"loss": "asl"}
+    command("--out", str(tmp_path / "run"), "--data", "scenes")
+    assert seen["config"] == Config(data="scenes", **AUTOMATIC)
+    paper, best = (
+        gather(Config, ConfigFlags(root="VOC"), preset=preset) for preset in ("voc2007-paper", "voc2007-best")
+    )
+    assert Config.from_dict(paper) == Config.from_dict({**PRESETS["voc2007-paper"], "root": "VOC"})
+    assert Config.from_dict(best) == Config.from_dict({**PRESETS["voc2007-best"], "root": "VOC"})
+    options = {"preset": "voc2007-best", "options": ["loss=bce"]}
+    assert gather(Config, ConfigFlags(method="supervised"), **options)["options"] == {"loss": "bce"}
 
 
 @pytest.mark.parametrize(
@@ -248,7 +311,7 @@ def test_an_impossible_number_of_students_is_refused_by_its_option(
 def test_a_used_folder_is_refused_before_anything_is_chosen(
     photos: list[str], seen: dict[str, Config], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(auto, "choose_for", lambda *_: pytest.fail("looked at the data"))
+    monkeypatch.setattr(start, "open_data", lambda *_: pytest.fail("looked at the data"))
     with pytest.raises(UserError, match="is not empty"):
         cli.run(["train", "--out", str(tmp_path), *photos])
     assert not seen
@@ -286,9 +349,9 @@ def test_a_run_that_nothing_was_chosen_for_can_be_made_again(
     """Its options are the paper's, none of which is written out; what it was trained from is named from anywhere."""
     config = Config(data="files", labels=str(tmp_path / "labels.csv"), images=str(tmp_path / "photos"))
     (tmp_path / "c.yaml").write_text(yaml.safe_dump(config.to_dict()))
-    again = ["train", "--out", str(tmp_path / "run"), "--config", str(tmp_path / "c.yaml")]
-    cli.run(again)
-    assert seen["config"] == config
+    again = ["--out", str(tmp_path / "run"), "--config", str(tmp_path / "c.yaml")]
+    command(*again)
+    assert seen["config"] == replace(config, **{**AUTOMATIC, "split_kind": "every-class"})
     assert "chosen" not in capsys.readouterr().err
-    cli.run([*again, "--option", "num_bins=60"])
-    assert seen["config"].options == {"num_bins": "60"}
+    command(*again, "--option", "num_bins=60")
+    assert seen["config"].options == {"num_bins": 60}

@@ -1,4 +1,4 @@
-"""What a run's followers show is its log, also of a run that was broken off and went on."""
+"""What a run's loggers show is its log, also of a run that was broken off and went on."""
 
 import copy
 import shutil
@@ -15,11 +15,11 @@ from percentmatch.cli import main as cli
 from percentmatch.errors import UserError
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
-from percentmatch.training.loggers import Follower, TensorBoard, Wandb, scalars
-from percentmatch.training.loop import train
+from percentmatch.training.loggers import Logger, TensorBoard, Wandb, scalars
+from percentmatch.training.start import train
 
 
-class Breaks(Follower):
+class Breaks(Logger):
     """Ends the run when it sees a step: after the checkpoint of step 5, before that of step 10."""
 
     def begin(self, folder: RunFolder, config: Config) -> None: ...
@@ -68,7 +68,7 @@ def cut(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, FakeWandb]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setitem(sys.modules, "wandb", fake)  # ty: ignore[invalid-argument-type]
         with pytest.raises(KeyboardInterrupt):
-            train(TINY, folder, followers=[TensorBoard(), Wandb(), Breaks()])
+            train(TINY, folder, loggers=[TensorBoard(), Wandb(), Breaks()])
     assert max(row["step"] for row in rows(folder)) == 8
     return folder, fake
 
@@ -105,7 +105,7 @@ def test_the_numbers_of_a_row() -> None:
 
 def test_tensorboard_shows_the_log_once_though_the_run_was_broken_off(whole: Path, folder: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    train(TINY, folder, resume=True, followers=[TensorBoard()])
+    train(TINY, folder, resume=True, loggers=[TensorBoard()])
     shown = accumulator.EventAccumulator(str(folder / "tensorboard"))
     shown.Reload()
     found = {tag: [(each.step, each.value) for each in shown.Scalars(tag)] for tag in shown.Tags()["scalars"]}
@@ -123,7 +123,7 @@ def test_wandb_goes_on_with_the_same_run_at_the_right_step(
     cut: tuple[Path, FakeWandb], folder: Path, wandb: FakeWandb
 ) -> None:
     vars(wandb).update(copy.deepcopy(vars(cut[1])))
-    train(TINY, folder, resume=True, followers=[Wandb()])
+    train(TINY, folder, resume=True, loggers=[Wandb()])
     assert wandb.logins == 2
     first, second = wandb.inits
     assert first.pop("dir") == str(cut[0])
@@ -151,7 +151,7 @@ def test_wandb_asked_for_later_gets_the_whole_log(
     (folder / "wandb_id").unlink()
     wandb.mode = "offline"
     monkeypatch.setenv("WANDB_PROJECT", "mine")
-    train(TINY, folder, resume=True, followers=[Wandb()])
+    train(TINY, folder, resume=True, loggers=[Wandb()])
     assert wandb.logins == 0
     assert wandb.inits[0]["project"] == "mine"
     assert wandb.logged == [(row["step"], scalars(row)) for row in rows(folder) if scalars(row)]
@@ -163,7 +163,7 @@ def test_wandb_offline_for_real(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     for name in ("CONFIG", "CACHE", "DATA"):
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / name))
     folder = tmp_path / "run"
-    train(TINY, folder, followers=[Wandb()])
+    train(TINY, folder, loggers=[Wandb()])
     (file,) = folder.glob("wandb/offline-run-*/run-*.wandb")
     assert file.stem == f"run-{(folder / 'wandb_id').read_text()}"
     content = file.read_bytes()

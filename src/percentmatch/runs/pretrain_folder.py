@@ -1,4 +1,4 @@
-"""The folder of a warm start, the contract between `pretrain` and what goes on from it."""
+"""The folder of a pretraining, the contract between `pretrain` and what goes on from it."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -8,11 +8,11 @@ from percentmatch.errors import UserError
 from percentmatch.files import read_yaml
 from percentmatch.runs.finite import check_numbers, read_sound
 from percentmatch.runs.run_folder import RunFolder, refuse_other, write_settings
-from percentmatch.settings.given import all_of
+from percentmatch.settings.given import all_of, to_repeat
 from percentmatch.settings.pretraining import PretrainSettings
 
 
-class WarmFolder:
+class PretrainFolder:
     """pretrain.yaml, backbone.safetensors, pretrain.json; and log.jsonl, last.pt and split.json as in a run folder."""
 
     def __init__(self, path: Path) -> None:
@@ -23,28 +23,29 @@ class WarmFolder:
     def check_new(self) -> None:
         if self.settings.exists():
             raise UserError(
-                f"'{self.path}' already holds a warm start; continue it with --resume or choose another --out"
+                f"'{self.path}' already holds a pretraining; continue it with --resume or choose another --out"
             )
         self.run.check_new()
 
     def create(self, settings: PretrainSettings, given: Mapping[str, Any]) -> None:
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
-        self.run.hold()
+        self.run.make()
         write_settings(self.settings, settings, given)
 
     def read_settings(self) -> PretrainSettings:
         if not self.settings.exists():
-            raise UserError(f"'{self.path}' holds no warm start (it has no pretrain.yaml)")
+            raise UserError(f"'{self.path}' holds no pretraining (it has no pretrain.yaml)")
         source = str(self.settings)
         return PretrainSettings.from_dict(all_of(read_yaml(self.settings), source), source=source)
+
+    def read_to_resume(self) -> dict[str, Any]:
+        """The settings to go on with: all but those that this machine decides anew."""
+        self.read_settings()
+        return to_repeat(read_yaml(self.settings), str(self.settings))
 
     def read_result(self) -> dict[str, Any]:
         """pretrain.json, whose figures are numbers."""
         return read_sound(self.result, lambda found: check_numbers(found, "images", "steps", "loss", "minutes"))
 
     def check_same(self, settings: PretrainSettings) -> None:
-        """Refuse other settings than the warm start began with."""
+        """Refuse other settings than the pretraining began with."""
         refuse_other(self.path, self.read_settings(), settings)
