@@ -392,7 +392,8 @@ def test_a_broken_warm_start_of_a_grid_goes_on_and_minutes_hold_for_it(grid: Pat
     def watched(settings: PretrainSettings, path: Path, *, resume: bool) -> dict:
         calls.append((path.name, resume))
         if len(calls) == 1:
-            PretrainFolder(path).create(settings)
+            benchmark.PretrainFolder(path).run.make()
+            (path / "pretrain.yaml").write_text(yaml.safe_dump(settings.to_dict()))
             raise Stopped("stopped", signal.SIGINT)
         return real(settings, path, resume=resume)
 

@@ -3,8 +3,10 @@
 from pathlib import Path
 from typing import Any
 
+import torch
 import yaml
 
+from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 from percentmatch.files import write_atomic
 from percentmatch.runs.finite import check_numbers, read_sound
@@ -27,9 +29,10 @@ class PretrainFolder:
             )
         self.run.check_new()
 
-    def create(self, settings: PretrainSettings) -> None:
+    def create(self, settings: PretrainSettings, split: Split, device: torch.device) -> None:
         self.run.make()
         write_atomic(self.settings, yaml.safe_dump(from_anywhere(settings.to_dict()), sort_keys=False).encode())
+        self.run.complete(split, device)
 
     def read_settings(self) -> PretrainSettings:
         if not self.settings.exists():

@@ -1,7 +1,8 @@
 """The two calls that train: checks, data and state before the loop, the end after it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +32,7 @@ from percentmatch.training.state import State
 
 
 def train(
-    config: Config,
-    out: str | Path,
-    *,
-    resume: bool = False,
-    data: Data | None = None,
-    loggers: Sequence[Logger] = (),
+    config: Config, out: str | Path, *, resume: bool = False, data: Data | None = None, loggers: Sequence[Logger] = ()
 ) -> dict[str, Any]:
     """Train as `config` says into the run folder `out`; returns what metrics.json holds.
 
@@ -61,12 +57,8 @@ def train(
             for images in (data.pool, data.test):
                 check_single(images.labels, images.ids)
         run = Run(config, folder, data, device, resumed=resume)
-        check_same_on_all({"the split": run.split.digest, "the labels": run.labels})
-        wait_for_all()  # until all have seen that the folder is new
-        if is_main():
-            folder.complete(run.split, device) if resume else folder.create(config, run.split, device)
-        if resume:
-            take_up(run)
+        create = partial(folder.create, config, run.split, device)
+        _open(run, resume, create, {"the split": run.split.digest, "the labels": run.labels})
         if is_main() and not folder.log.size:
             log_start(run)
         validate = log_validation if len(run.validation) else None
@@ -96,14 +88,8 @@ def pretrain(
         device = pick_device(settings.device, deterministic=settings.deterministic)
         data = data or _load(settings.as_config())
         state = Pretraining(settings, folder.run, data, device, resumed=resume)
-        check_same_on_all({"the split": state.split.digest})
-        wait_for_all()  # until all have seen that the folder is new
-        if is_main():
-            if not resume:
-                folder.create(settings)
-            folder.run.complete(state.split, device)
-        if resume:
-            take_up(state)
+        create = partial(folder.create, settings, state.split, device)
+        _open(state, resume, create, {"the split": state.split.digest})
         run_loop(state, log=log_pretraining)
         return finish_pretraining(state, folder)
 
@@ -116,6 +102,16 @@ def _check_ranks(settings: Mapping[str, Any], resume: bool) -> None:
 def _load(config: Config) -> Data:
     with Counting("decoding images", silent=launched().rank > 0) as progress, first_on_each_machine():
         return load_data(config, progress=progress)
+
+
+def _open(state: Run | Pretraining, resume: bool, create: Callable[[], None], digests: dict[str, str]) -> None:
+    """Make the folder of a new state, or take up what is there."""
+    check_same_on_all(digests)
+    wait_for_all()  # until all have seen that the folder is new
+    if is_main():
+        state.folder.complete(state.split, state.device) if resume else create()
+    if resume:
+        take_up(state)
 
 
 def take_up(state: State) -> None:
