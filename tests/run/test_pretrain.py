@@ -294,6 +294,15 @@ def test_a_loss_that_is_not_finite_stops(tmp_path: Path, monkeypatch: pytest.Mon
     assert not (tmp_path / "warm/backbone.safetensors").exists()
 
 
+def test_the_callers_draws_go_on(tmp_path: Path) -> None:
+    torch.manual_seed(7)
+    wanted = torch.rand(2)
+    torch.manual_seed(7)
+    first = torch.rand(1)
+    pretrain(replace(WARM, total_steps=1), tmp_path / "warm")
+    assert torch.equal(torch.cat([first, torch.rand(1)]), wanted)
+
+
 def tokens(settings: PretrainSettings, *names: str) -> list[str]:
     return [part for name in names for part in (f"--{name.replace('_', '-')}", str(getattr(settings, name)))]
 
@@ -385,7 +394,8 @@ def test_a_broken_warm_start_of_a_grid_goes_on_and_minutes_hold_for_it(grid: Pat
     def watched(settings: PretrainSettings, path: Path, *, resume: bool) -> dict:
         calls.append((path.name, resume))
         if len(calls) == 1:
-            PretrainFolder(path).create(settings)
+            benchmark.PretrainFolder(path).run.make()
+            (path / "pretrain.yaml").write_text(yaml.safe_dump(settings.to_dict()))
             raise Stopped("stopped", signal.SIGINT)
         return real(settings, path, resume=resume)
 
@@ -397,6 +407,31 @@ def test_a_broken_warm_start_of_a_grid_goes_on_and_minutes_hold_for_it(grid: Pat
     assert [run["group"] for run in call(grid, "--minutes", "1e-9")] == ["a"]
     assert len(call(grid)) == 2
     assert calls == [("warm-seed0", False), ("warm-seed0", True)]
+
+
+def test_a_diverged_pretraining_ends_its_runs_and_not_the_grid(grid: Path, monkeypatch, capsys) -> None:
+    """Seed 0 diverges in its first step: both runs that need it are told of, it is tried once, the other four go on."""
+    grid.write_text(GRID + "runs: {a: {}, b: {lr: 0.001}, scratch: {weights: none}}\nseeds: [0, 1]")
+    real, tried = benchmark.pretrain, []
+
+    def broken(settings: PretrainSettings, path: Path, *, resume: bool) -> dict:
+        tried.append(path.name)
+        with monkeypatch.context() as patch:
+            if settings.seed == 0:
+                patch.setattr(module, "nt_xent", lambda one, *_: one.sum() * math.nan)
+            return real(settings, path, resume=resume)
+
+    monkeypatch.setattr(benchmark, "pretrain", broken)
+    with pytest.raises(UserError, match=r"^a-seed0, b-seed0: training diverged; 4 other runs are in the results$"):
+        call(grid)
+    assert tried == ["warm-seed0", "warm-seed1"]
+    said = capsys.readouterr().err
+    for name in ("a", "b"):
+        assert f"{name}-seed0: loss and gradient norm not finite in step 1; begin in another" in said
+    runs = json.loads((grid.parent / "out" / "results.json").read_text())["runs"]
+    assert [(run["group"], run["seed"]) for run in runs] == [("scratch", 0), ("a", 1), ("b", 1), ("scratch", 1)]
+    monkeypatch.setattr(benchmark, "pretrain", real)
+    assert len(call(grid)) == 6  # the same command goes on
 
 
 def test_runs_on_other_data_or_backbones_have_their_own_warm_start(tmp_path: Path) -> None:

@@ -13,8 +13,9 @@ from percentmatch.data import Data, Images, Split, make_split
 from percentmatch.data.labels import Flags
 from percentmatch.data.split import PARTS, _one_of_each
 from percentmatch.errors import UserError
+from percentmatch.records import Batch
 from percentmatch.settings.config import Config, View
-from percentmatch.training.loader import Loader, rows_at
+from percentmatch.training.loader import Loader, Pixels, rows_at
 
 IDS = [f"i{n}" for n in range(100)]
 
@@ -76,15 +77,13 @@ def make_loader(views: frozenset[str] = frozenset({"weak", "strong"}), **changed
     targets = torch.arange(12, dtype=torch.uint8)[:, None] % 2
     pool = Images(pixels, targets, torch.ones_like(targets), tuple(f"i{n}" for n in range(12)), ("odd",))
     split = Split(("i0", "i1", "i2"), tuple(f"i{n}" for n in range(3, 12)), (), ())
-    return Loader(
-        config,
-        pool,
-        split,
-        views=views,
-        mean=(0.0, 0.0, 0.0),
-        std=(1 / 255, 1 / 255, 1 / 255),
-        device=torch.device("cpu"),
-    )
+    pixels = Pixels(config, pool.pixels, None, (0.0,) * 3, (1 / 255,) * 3, torch.device("cpu"))
+    return Loader(config, pixels, pool, split, views)
+
+
+def batch_of(loader: Loader, step: int, micro: int = 0) -> Batch:
+    drawn = loader.draw(step)
+    return loader.make(drawn, drawn, micro)
 
 
 def test_large_images_are_made_smaller_once_without_aliasing() -> None:
@@ -119,7 +118,7 @@ def test_images_targets_and_truth_belong_together() -> None:
     """Image n is grey level n, its label n mod 2; with std 1/255 the still view shows the level itself."""
     loader = make_loader()
     for step in range(5):
-        batch, drawn = loader.batch(step), loader.draw(step)
+        batch, drawn = batch_of(loader, step), loader.draw(step)
         level = batch.images[:, 0, 0, 0].round().long()
         assert set(level.tolist()) <= {0, 1, 2}
         assert torch.equal(batch.targets[:, 0].long(), level % 2)
@@ -131,13 +130,13 @@ def test_images_targets_and_truth_belong_together() -> None:
 
 
 def test_parts_of_a_batch_make_the_whole() -> None:
-    whole, halves = make_loader().batch(3), [make_loader(accumulate=2).batch(3, micro) for micro in (0, 1)]
+    whole, halves = batch_of(make_loader(), 3), [batch_of(make_loader(accumulate=2), 3, micro) for micro in (0, 1)]
     for view in ("images", "weak", "strong", "index", "targets"):
         assert torch.equal(getattr(whole, view), torch.cat([getattr(half, view) for half in halves])), view
 
 
 def test_an_image_drawn_twice_in_a_step_gets_two_views() -> None:
-    batch = make_loader(labeled_batch=12, unlabeled_ratio=1, labeled_view=View(ops=3)).batch(0)
+    batch = batch_of(make_loader(labeled_batch=12, unlabeled_ratio=1, labeled_view=View(ops=3)), 0)
     assert max(Counter(batch.targets[:, 0].tolist()).values()) > 1
     assert len({tuple(image.flatten().tolist()) for image in batch.images}) > 3
 
@@ -182,7 +181,7 @@ def test_a_second_view_uniforms_and_mixed_labeled_images() -> None:
     busy = View(ops=2, cutout_ratio=0.0)
     views = frozenset({"weak", "weak2", "uniforms"})
     loader = make_loader(views, weak_view=busy, mixup=0.5, image_size=8)
-    batch, again = loader.batch(3), loader.batch(3)
+    batch, again = batch_of(loader, 3), batch_of(loader, 3)
     assert batch.strong is None
     assert batch.weak2.shape == batch.weak.shape
     assert not torch.equal(batch.weak2, batch.weak)
@@ -192,7 +191,7 @@ def test_a_second_view_uniforms_and_mixed_labeled_images() -> None:
     assert len(batch.uniforms.unique()) == batch.uniforms.numel()
     for name in ("weak2", "uniforms", "images", "own_share", "partner_targets"):
         assert torch.equal(getattr(batch, name), getattr(again, name)), name
-    assert not torch.equal(batch.own_share, loader.batch(4).own_share)
+    assert not torch.equal(batch.own_share, batch_of(loader, 4).own_share)
     assert torch.equal(batch.partner_targets, batch.targets.roll(-1, 0))
 
 
@@ -206,7 +205,7 @@ def test_what_is_drawn_keeps_its_form_and_images_on_the_host_give_the_same_batch
     assert form(away.draw(0)) == form(away.draw(5))
     assert not away.pixels.resident
     for micro in range(accumulate):
-        first, second = loader.batch(3, micro), away.batch(3, micro)
+        first, second = batch_of(loader, 3, micro), batch_of(away, 3, micro)
         for field in fields(first):
             mine, other = getattr(first, field.name), getattr(second, field.name)
             assert torch.equal(mine, other) if isinstance(mine, torch.Tensor) else mine == other, field.name
@@ -214,4 +213,4 @@ def test_what_is_drawn_keeps_its_form_and_images_on_the_host_give_the_same_batch
 
 def test_only_the_last_part_of_a_step_is_the_last() -> None:
     loader = make_loader(accumulate=2)
-    assert [loader.batch(0, micro).last for micro in (0, 1)] == [False, True]
+    assert [batch_of(loader, 0, micro).last for micro in (0, 1)] == [False, True]

@@ -21,8 +21,9 @@ from percentmatch.data.shards import index as shards
 from percentmatch.data.shards import stream as stream_module
 from percentmatch.data.shards.stream import OPEN_FILES, READERS, _permutation
 from percentmatch.errors import UserError
+from percentmatch.records import Batch
 from percentmatch.settings.config import Config, View
-from percentmatch.training.loader import Loader
+from percentmatch.training.loader import Loader, Pixels
 
 COUNTS = [7, 0, 12, 1, 30, 25]  # 75 images
 
@@ -236,9 +237,13 @@ def streamed_loader(pool: Path, stream: bool, **changed) -> Loader:
     images = Images(pixels, targets, targets, tuple("abcdef"), ("x",))
     data = Data(images, images.part(()), stream=make(pool) if stream else None)
     split = Split(("a", "b", "c"), () if stream else ("d", "e", "f"), (), ())
-    plain = {"mean": (0.0,) * 3, "std": (1 / 255,) * 3, "device": torch.device("cpu")}
-    views = frozenset({"weak", "strong"})
-    return Loader(config, data.pool, split, views=views, stream=data.stream, **plain)
+    pixels = Pixels(config, images.pixels, data.stream, (0.0,) * 3, (1 / 255,) * 3, torch.device("cpu"))
+    return Loader(config, pixels, images, split, frozenset({"weak", "strong"}))
+
+
+def batch_of(loader: Loader, step: int, micro: int) -> Batch:
+    drawn = loader.draw(step)
+    return loader.make(drawn, drawn, micro)
 
 
 @pytest.mark.parametrize("accumulate", [1, 2])
@@ -248,16 +253,16 @@ def test_a_loader_shows_the_stream_in_its_order_and_in_one_form(pool: Path, accu
     form = lambda drawn: {name: (value.shape, value.dtype) for name, value in drawn.items()}  # noqa: E731
     assert form(loader.draw(0)) == form(loader.draw(8))
     for step in (0, 1, 2, 8, 3):
-        parts = [loader.batch(step, micro) for micro in range(accumulate)]
+        parts = [batch_of(loader, step, micro) for micro in range(accumulate)]
         weak = torch.cat([part.weak for part in parts]).round().to(torch.uint8)
         assert numbers_of(weak) == expected[step].tolist()
         assert all(part.index is None for part in parts)
         for micro, part in enumerate(parts):
-            other = plain.batch(step, micro)
+            other = batch_of(plain, step, micro)
             assert torch.equal(part.images, other.images)
             assert torch.equal(part.targets, other.targets)
             assert part.strong.shape == other.strong.shape
-    assert not loader.stream._asked or max(loader.stream._asked)[0] < 9 * 8  # nothing after the last step
+    assert not loader.pixels.stream._asked or max(loader.pixels.stream._asked)[0] < 9 * 8  # nothing after the last step
 
 
 def test_a_pool_of_another_size_is_refused(pool: Path) -> None:

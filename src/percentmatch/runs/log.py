@@ -4,12 +4,15 @@ import hashlib
 import json
 import os
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from percentmatch.distributed.group import is_main
 from percentmatch.errors import UserError
 from percentmatch.files import cannot_write, open_own, read_plain, refuse_constant, write_atomic
+
+_hash = partial(hashlib.blake2b, digest_size=16)
 
 
 class Log:
@@ -85,17 +88,13 @@ class Log:
     def _hash_of(self, size: int) -> "hashlib.blake2b":
         """The hash of the first bytes of the log, which may be larger than memory; of nothing if there is no log."""
         digest = _hash()
-        if not self.path.exists():
-            return digest
         try:
             with open(self.path, "rb") as file:
                 while size > 0 and (chunk := file.read(min(size, 1 << 20))):
                     digest.update(chunk)
                     size -= len(chunk)
+        except FileNotFoundError:
+            pass
         except OSError as error:
             raise UserError(f"'{self.path}' cannot be read ({type(error).__name__})") from error
         return digest
-
-
-def _hash() -> "hashlib.blake2b":
-    return hashlib.blake2b(digest_size=16)

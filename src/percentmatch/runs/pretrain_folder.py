@@ -4,6 +4,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
+
+from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 from percentmatch.files import read_yaml
 from percentmatch.runs.finite import check_numbers, read_sound
@@ -27,9 +30,10 @@ class PretrainFolder:
             )
         self.run.check_new()
 
-    def create(self, settings: PretrainSettings, given: Mapping[str, Any]) -> None:
+    def create(self, settings: PretrainSettings, given: Mapping[str, Any], split: Split, device: torch.device) -> None:
         self.run.make()
         write_settings(self.settings, settings, given)
+        self.run.complete(split, device)
 
     def read_settings(self) -> PretrainSettings:
         if not self.settings.exists():

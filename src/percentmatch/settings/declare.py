@@ -44,7 +44,7 @@ def help_lines(cls: Any) -> dict[str, str]:
     """The text below each setting of a dataclass and of those it derives from, by its name."""
     lines: dict[str, str] = {}
     for each in [each for each in reversed(cls.__mro__) if dataclasses.is_dataclass(each)]:
-        (definition,) = ast.parse(inspect.getsource(each)).body  # ty: ignore[invalid-argument-type]
+        (definition,) = ast.parse(inspect.getsource(each)).body
         assert isinstance(definition, ast.ClassDef)
         for field, text in pairwise(definition.body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):

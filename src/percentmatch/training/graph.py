@@ -5,15 +5,7 @@ from collections.abc import Callable
 
 import torch
 
-from percentmatch.augment import fused_views
-from percentmatch.distributed.group import is_distributed
-
 EAGER_STEPS = 3  # before the capture: libraries choose their algorithms, optimizers and meters make their state
-
-
-def can_replay(device: torch.device) -> bool:
-    """Whether a step can be captured at all: on one GPU, where a kernel makes the views."""
-    return fused_views(device) is not None and not is_distributed()
 
 
 class Replay:

@@ -23,6 +23,7 @@ LABELED, UNLABELED = 0, 1  # streams of the samplers
 LABELED_VIEW, WEAK_VIEW, STRONG_VIEW, WEAK2_VIEW, UNIFORMS, BLEND = range(6)  # streams of the views
 AHEAD = 8  # micro-batches whose streamed images are on their way
 Drawn = dict[str, Tensor]
+Colour = tuple[float, ...]  # of each channel
 PLAN = tuple(each.name for each in fields(Plan))
 
 
@@ -48,16 +49,9 @@ class Pixels:
     """The pixels that views are made of: on the device that trains, on the host, or from a stream beside the pool's."""
 
     def __init__(
-        self,
-        config: Config,
-        pool: Tensor,
-        *,
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        device: torch.device,
-        stream: Stream | None,
+        self, config: Config, pool: Tensor, stream: Stream | None, mean: Colour, std: Colour, device: torch.device
     ) -> None:
-        self.config, self.device, self.mean, self.std = config, device, mean, std
+        self.config, self.stream, self.mean, self.std, self.device = config, stream, mean, std, device
         self.pool = shrink(frame(pool, config.frame), config.decode_size)  # (n, 3, h, w)
         self.resident = config.images_on == "device" and stream is None
         self.pool = self.pool.to(device).contiguous() if self.resident else self.pool
@@ -65,11 +59,12 @@ class Pixels:
         self.fused = fused_views(device)
         self.rank, self.ranks = rank(), num_ranks()
 
-    def streamed(self, stream: Stream, index: int, count: int) -> Tensor:
-        """This rank's `count` images of the run's micro-batch `index`; those of the next are fetched meanwhile."""
+    def streamed(self, index: int, count: int) -> Tensor:
+        """This rank's `count` streamed images of micro-batch `index` of the run; the next are fetched meanwhile."""
+        assert self.stream is not None
         last = min(index + AHEAD, self.config.total_steps * self.config.accumulate - 1)
         start, *ahead = ((each * self.ranks + self.rank) * count for each in range(index, max(last, index) + 1))
-        return shrink(frame(stream.rows(start, count, ahead=ahead), self.config.frame), self.size[0])
+        return shrink(frame(self.stream.rows(start, count, ahead=ahead), self.config.frame), self.size[0])
 
     def views(self, host: Drawn, mine: Drawn) -> Tensor:
         """All views that the plans on the host and on the device say: (n, 3, h, w).
@@ -91,21 +86,8 @@ class Pixels:
 class Loader:
     """Makes the batch of any step of a run."""
 
-    def __init__(
-        self,
-        config: Config,
-        pool: Images,
-        split: Split,
-        *,
-        views: frozenset[str],
-        mean: tuple[float, ...],
-        std: tuple[float, ...],
-        device: torch.device,
-        stream: Stream | None = None,
-    ) -> None:
-        self.stream = stream if views else None  # of unlabeled images, instead of the split's
-        self.pixels = Pixels(config, pool.pixels, mean=mean, std=std, device=device, stream=self.stream)
-        self.config, self.asked, self.device, self.labels = config, views, device, pool.labels
+    def __init__(self, config: Config, pixels: Pixels, pool: Images, split: Split, views: frozenset[str]) -> None:
+        self.config, self.pixels, self.labels, self.asked = config, pixels, pool.labels, views
         self.labeled, self.unlabeled = pool.rows(split.labeled), pool.rows(split.unlabeled)  # (n,), (N,) on the host
         kinds = (("labeled", config.labeled_view, LABELED_VIEW), ("weak", config.weak_view, WEAK_VIEW))
         kinds += (("weak2", config.weak_view, WEAK2_VIEW), ("strong", config.strong_view, STRONG_VIEW))
@@ -136,15 +118,15 @@ class Loader:
         own = torch.arange(self.rank * b, self.rank * b + b + self.extra) % (ranks * b)  # (b + extra,) slots
         rows = self.labeled[rows_at(config.seed, LABELED, index * ranks * b, ranks * b, len(self.labeled))[own]]
         drawn = {"targets": self.labels.targets[rows], "known": self.labels.known[rows]}  # (b + extra, c) each
-        if self.asked and not self.stream:
+        if self.asked and not self.pixels.stream:
             drawn["index"] = rows_at(config.seed, UNLABELED, (index * ranks + self.rank) * u, u, len(self.unlabeled))
             unlabeled = self.unlabeled[drawn["index"]]
             drawn["truth"], drawn["truth_known"] = self.labels.certain(unlabeled)  # (u, c) each
             rows = torch.cat([rows, unlabeled])  # (b + extra + u,)
         if not self.pixels.resident:
             drawn["pixels"] = self.pixels.pool[rows]
-            if self.stream:
-                drawn["pixels"] = torch.cat([drawn["pixels"], self.pixels.streamed(self.stream, index, u)])
+            if self.pixels.stream:
+                drawn["pixels"] = torch.cat([drawn["pixels"], self.pixels.streamed(index, u)])
             rows = torch.arange(len(drawn["pixels"]))
         split = len(own)
         drawn["rows"] = torch.cat([rows[:split] if name == "labeled" else rows[split:] for name, _, _ in self.views])
@@ -197,17 +179,12 @@ class Loader:
         )
         if "blend.share" not in mine:
             return batch
-        following = (each[1:] if self.extra else each.roll(-1, 0) for each in (labeled, targets, known))  # the next one
-        partners, partner_targets, partner_known = following
+        next_ones = (each[1:] if self.extra else each.roll(-1, 0) for each in (labeled, targets, known))
+        partners, partner_targets, partner_known = next_ones
         mixed, share = Blend(mine["blend.share"], mine["blend.box"]).apply(batch.images, partners)
         return replace(
             batch, images=mixed, own_share=share, partner_targets=partner_targets, partner_known=partner_known
         )
-
-    def batch(self, step: int, micro: int = 0) -> Batch:
-        """A micro-batch of a step, at once."""
-        drawn = self.draw(step)
-        return self.make(drawn, {name: value.to(self.device) for name, value in drawn.items()}, micro)
 
     def unlabeled_images(self, size: int) -> Iterator[Tensor]:
         """This rank's share of all unlabeled images, in the order of `Batch.index`, not augmented, `size` at a time."""

@@ -4,7 +4,7 @@ import os
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from importlib import import_module
 from typing import Any
 
@@ -43,19 +43,13 @@ class Logger(ABC):
 @contextmanager
 def shown_by(loggers: Sequence[Logger], folder: RunFolder, config: Config) -> Generator[None]:
     """While active, the loggers show what is written to the folder's log."""
-    begun: list[Logger] = []
-    failed = True
-    try:
+    with ExitStack() as begun:
         for logger in loggers:
             logger.begin(folder, config)
-            begun.append(logger)
-        folder.log.listeners = [logger.row for logger in begun]
+            begun.push(lambda error, *_, logger=logger: logger.end(failed=error is not None))
+        folder.log.listeners = [logger.row for logger in loggers]
+        begun.callback(folder.log.listeners.clear)
         yield
-        failed = False
-    finally:
-        folder.log.listeners = []
-        for logger in begun:
-            logger.end(failed=failed)
 
 
 class TensorBoard(Logger):

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from percentmatch.augment import draw, draw_jitter, mix, recolour
-from percentmatch.data import Data, Split, split_data
+from percentmatch.data import Data, split_data
 from percentmatch.distributed.device import Sender
 from percentmatch.distributed.group import averaging, gather_with_gradient, is_distributed, is_main, num_ranks, rank
 from percentmatch.distributed.shared_norm import share_norms
@@ -27,7 +27,7 @@ from percentmatch.runs.pretrain_folder import PretrainFolder
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.settings.pretraining import PretrainSettings
-from percentmatch.training.graph import Replay, can_replay
+from percentmatch.training.graph import Replay
 from percentmatch.training.loader import UNLABELED, Drawn, Pixels, join_plans, rows_at
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import build_optimizer, load_optimizer, lr_at
@@ -95,19 +95,9 @@ class Contrastive(nn.Module):
 class PairLoader:
     """Makes the two views of each image of a step."""
 
-    def __init__(
-        self,
-        settings: PretrainSettings,
-        config: Config,
-        data: Data,
-        split: Split,
-        model: Embedder,
-        device: torch.device,
-    ) -> None:
-        self.settings, self.stream = settings, data.stream
-        self.rows = data.pool.rows((*split.labeled, *split.unlabeled)).sort().values  # (n,) on the host
-        self.normal = {"mean": model.mean, "std": model.std}
-        self.num_images = len(data.stream or self.rows)  # a stream alone, if there is one
+    def __init__(self, settings: PretrainSettings, pixels: Pixels, rows: Tensor) -> None:
+        self.settings, self.pixels, self.rows = settings, pixels, rows
+        self.num_images = len(pixels.stream or rows)  # a stream alone, if there is one
         if self.num_images < settings.batch:
             raise UserError(
                 f"--batch {settings.batch} asks for more images than the {self.num_images} there are to learn from, "
@@ -118,7 +108,6 @@ class PairLoader:
             raise UserError(
                 f"--batch {settings.batch} is that of all {num_ranks()} ranks and must be a multiple of {num_ranks()}"
             )
-        self.pixels = Pixels(config, data.pool.pixels, **self.normal, device=device, stream=data.stream)
 
     def draw(self, step: int) -> Drawn:
         """All that the views of a step are made of. Slots in the batch are the same for any number of ranks."""
@@ -131,12 +120,11 @@ class PairLoader:
         drawn = join_plans(plans)
         if settings.view.jitter:
             slots = torch.cat([own, batch + own])  # (2n,)
-            drawn["jitter"] = draw_jitter(
-                settings.view.jitter, seed=settings.seed, step=step, sample=slots, stream=JITTER, **self.normal
-            )
+            same = {"seed": settings.seed, "step": step, "mean": self.pixels.mean, "std": self.pixels.std}
+            drawn["jitter"] = draw_jitter(settings.view.jitter, sample=slots, stream=JITTER, **same)
         rows = torch.arange(n)
-        if self.stream:
-            drawn["pixels"] = self.pixels.streamed(self.stream, step, n)
+        if self.pixels.stream:
+            drawn["pixels"] = self.pixels.streamed(step, n)
         else:
             chosen = self.rows[rows_at(settings.seed, UNLABELED, step * batch + rank() * n, n, len(self.rows))]  # (n,)
             if self.pixels.resident:
@@ -174,7 +162,6 @@ class Pretraining:
         self.split = split_data(settings, data, saved=folder.split if resumed else None)
         torch.manual_seed(mix(settings.seed, INIT))
         model = Embedder(settings.backbone, settings.image_size, device)
-        self.loader = PairLoader(settings, config, data, self.split, model, device)
         self.model = model.to(device).to(memory_format=torch.channels_last)
         if is_distributed():
             share_norms(self.model, on_gpu=device.type == "cuda")
@@ -182,7 +169,10 @@ class Pretraining:
         self.method = Contrastive(settings.temperature)
         self.optimizer = build_optimizer(self.model, self.config, device)
         self.trained = [each for each in self.model.parameters() if each.requires_grad]
-        self.replay = Replay(device) if can_replay(device) else None
+        rows = data.pool.rows((*self.split.labeled, *self.split.unlabeled)).sort().values  # (n,) on the host
+        pixels = Pixels(self.config, data.pool.pixels, data.stream, model.mean, model.std, device)
+        self.loader = PairLoader(settings, pixels, rows)
+        self.replay = Replay(device) if pixels.fused and not is_distributed() else None
         self.images_per_step = 2 * settings.batch
         self.sender, self.meter, self.loss = Sender(device), Meter(), 0.0
         self.step, self.drawn_ahead, self.began = 0, {}, time.monotonic()

@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from percentmatch import __version__
-from percentmatch.augment import mix
+from percentmatch.augment import fused_views, mix
 from percentmatch.data import Data, Split, split_data
 from percentmatch.distributed.device import Sender
 from percentmatch.distributed.group import averaging, is_distributed
@@ -20,8 +20,8 @@ from percentmatch.records import Facts
 from percentmatch.runs.checkpoint import Checkpoint, check_same_data
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
-from percentmatch.training.graph import Replay, can_replay
-from percentmatch.training.loader import Drawn, Loader
+from percentmatch.training.graph import Replay
+from percentmatch.training.loader import Drawn, Loader, Pixels
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import Ema, build_optimizer, load_optimizer, lr_at
 
@@ -70,9 +70,9 @@ class Run:
         self.card = Card(**same, mean=mean, std=std, class_names=data.pool.class_names, version=__version__)
         self.method.check_model(self.model)
         views = self.method.views
-        self.loader = Loader(
-            config, data.pool, self.split, views=views, mean=mean, std=std, device=device, stream=data.stream
-        )
+        stream = data.stream if views else None  # of unlabeled images, instead of the split's
+        pixels = Pixels(config, data.pool.pixels, stream, mean, std, device)
+        self.loader = Loader(config, pixels, data.pool, self.split, views)
         self.images_per_step = config.labeled_batch * (1 + config.unlabeled_ratio * len(views - {"uniforms"}))
         self.sender, self.meter = Sender(device), Meter()
         self.step, self.drawn_ahead, self.began = 0, {}, time.monotonic()
@@ -95,7 +95,7 @@ class Run:
             model = model.double()
         if is_distributed():
             share_norms(model, on_gpu=self.device.type == "cuda")
-        captured = config.cuda_graph and can_replay(self.device)
+        captured = config.cuda_graph and fused_views(self.device) is not None and not is_distributed()
         if config.compile:
             model.compile()
         elif captured and config.precision != "float64":  # in float32; one by one they keep the host too busy

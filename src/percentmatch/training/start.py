@@ -1,8 +1,9 @@
 """The two calls that train: checks, data and state before the loop, the end after it."""
 
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -36,12 +37,7 @@ from percentmatch.training.state import State
 
 
 def train(
-    config: Config,
-    out: str | Path,
-    *,
-    resume: bool = False,
-    data: Data | None = None,
-    loggers: Sequence[Logger] = (),
+    config: Config, out: str | Path, *, resume: bool = False, data: Data | None = None, loggers: Sequence[Logger] = ()
 ) -> dict[str, Any]:
     """Train as `config` says into the run folder `out`; returns what metrics.json holds.
 
@@ -104,12 +100,8 @@ def train_given(
             for images in (data.pool, data.test):
                 check_single(images.labels, images.ids)
         run = Run(config, folder, data, device, resumed=resume)
-        check_same_on_all({"the split": run.split.digest, "the labels": run.labels})
-        wait_for_all()  # until all have seen that the folder is new
-        if is_main():
-            folder.complete(run.split, device) if resume else folder.create(config, given, run.split, device)
-        if resume:
-            take_up(run)
+        create = partial(folder.create, config, given, run.split, device)
+        _claim(run, resume, create, {"the split": run.split.digest, "the labels": run.labels})
         if is_main() and not folder.log.size:
             log_start(run)
         validate = log_validation if len(run.validation) else None
@@ -144,14 +136,8 @@ def pretrain(
         settings = replace(settings, device=config.device)
         data = data or _load(config, source)
         state = Pretraining(settings, config, folder.run, data, device, resumed=resume)
-        check_same_on_all({"the split": state.split.digest})
-        wait_for_all()  # until all have seen that the folder is new
-        if is_main():
-            if not resume:
-                folder.create(settings, given)
-            folder.run.complete(state.split, device)
-        if resume:
-            take_up(state)
+        create = partial(folder.create, settings, given, state.split, device)
+        _claim(state, resume, create, {"the split": state.split.digest})
         run_loop(state, log=log_pretraining)
         return finish_pretraining(state, folder)
 
@@ -178,6 +164,16 @@ def _open(settings: DataSettings) -> Source:
 def _load(config: Config, source: Source | None) -> Data:
     with Counting("decoding images", silent=launched().rank > 0) as progress, first_on_each_machine():
         return load_data(config, source=source, progress=progress)
+
+
+def _claim(state: Run | Pretraining, resume: bool, create: Callable[[], None], digests: dict[str, str]) -> None:
+    """Make the folder of a new state, or take up what is there."""
+    check_same_on_all(digests)
+    wait_for_all()  # until all have seen that the folder is new
+    if is_main():
+        state.folder.complete(state.split, state.device) if resume else create()
+    if resume:
+        take_up(state)
 
 
 def take_up(state: State) -> None:
