@@ -184,7 +184,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case: str, tmp_path: Path, mo
         ("flip: true", "unknown setting 'flip'"),
         ("strong_view: {opps: 2}", "unknown setting 'strong_view.opps'; did you mean 'ops'?"),
         ("strong_view: 3", "strong_view"),
-        ("head: huge", "'head' must be one of ml-decoder, linear"),
+        ("head: huge", "unknown head 'huge'; choose from: linear, ml-decoder"),
         ("- a\n- b", "must hold names and values"),
         ("a: [", "not valid YAML"),
         ("[" * 5000, "nested too deeply"),

@@ -71,7 +71,7 @@ def _unwrapped(name: object) -> str:
     return str(name).removeprefix("module.").removeprefix("_orig_mod.")  # DDP, EMA; torch.compile
 
 
-def part(state: State, prefix: str) -> dict[str, Tensor]:
+def without_prefix(state: State, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names start with `prefix`, without it."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 

@@ -29,6 +29,7 @@ from percentmatch.distributed.group import (
 )
 from percentmatch.distributed.ranks import launched
 from percentmatch.methods import checked_options
+from percentmatch.models.heads import head_class
 from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training.loader import Drawn
@@ -59,6 +60,7 @@ def _train(
     config: Config, folder: RunFolder, *, resume: bool, data: Data | None, followers: Sequence[Follower]
 ) -> dict[str, Any]:
     config = replace(config, options=checked_options(config.method, config.options))
+    head_class(config.head, config.dropout)  # before any image is read
     config = detected(config) if data is None else replace(config, data="custom")
     own = {name: value for name, value in config.to_dict().items() if name not in (*MAY_CHANGE, "weights")}
     check_same_on_all({**own, "version": __version__, "resume": resume})
