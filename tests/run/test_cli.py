@@ -248,7 +248,7 @@ def test_a_full_disk_is_one_sentence_and_exit_code_2(tmp_path: Path, monkeypatch
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("percentmatch.runs.checkpoint.os.fsync", full)
+    monkeypatch.setattr("percentmatch.files.os.fsync", full)
     code, _, errors = run(monkeypatch, capsys, "train", "--out", str(tmp_path / "run"), *FAST)
     assert code == 2
     assert "No space left on device" in errors

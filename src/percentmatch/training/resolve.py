@@ -146,6 +146,7 @@ def _reasons(settings: Mapping[str, Any], given: Mapping[str, Any], data: Amount
 def choose_for(settings: Config, given: Mapping[str, Any]) -> Choice | None:
     """The choice for the data that settings name, after a look at it and at the machine; none for made-up scenes."""
     checked_options(settings.method, settings.options)
+    head_class(settings.head, settings.dropout)
     settings = detected(settings)
     if settings.data not in ("files", "voc", "coco", "shards"):
         return None
