@@ -15,14 +15,14 @@ from percentmatch.models.heads.base import Head
 from percentmatch.models.weights import (
     OFFLINE_BACKBONE,
     State,
-    first_misfit,
-    first_missing,
     load_backbone,
     load_head,
+    missing,
     read_offline,
     read_weights,
     short_wait_for_hub,
     without_prefix,
+    wrong_shape,
 )
 
 
@@ -169,7 +169,7 @@ def can_fetch(name: str) -> bool:
 def _load_file(classifier: Classifier, state: State, file: Path, name: str, img_size: int | None) -> None:
     whole = any(key.startswith("backbone.") for key in state)  # a Classifier's; no timm model has such keys
     trunk, trunk_state = classifier.backbone, without_prefix(state, "backbone.") if whole else state
-    if first_misfit(trunk, trunk_state) and not first_missing(trunk, trunk_state):
+    if wrong_shape(trunk, trunk_state) and not missing(trunk, trunk_state):
         trunk_state = _resized(name, trunk_state, img_size)
     load_backbone(trunk, trunk_state, file)
     if whole:
