@@ -33,15 +33,8 @@ else:
         "PretrainSettings": "settings.config",
         "Predictor": "use.predict",
         "METHODS": "methods",
-        "Labeler": "labelers",
-        "AdaMatch": "labelers",
-        "Dash": "labelers",
-        "FixedThreshold": "labelers",
-        "FlexMatch": "labelers",
-        "FreeMatch": "labelers",
-        "PercentMatch": "labelers",
-        "SoftMatch": "labelers",
-        "UDA": "labelers",
+        **dict.fromkeys(("Labeler", "AdaMatch", "Dash", "FixedThreshold", "FlexMatch"), "labelers"),
+        **dict.fromkeys(("FreeMatch", "PercentMatch", "SoftMatch", "UDA"), "labelers"),
     }
 
     def __getattr__(name: str) -> object:
