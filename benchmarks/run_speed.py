@@ -2,7 +2,6 @@
 
 import sys
 from pathlib import Path
-from typing import Literal
 
 from cyclopts import App
 from speed import run_speed
@@ -18,7 +17,7 @@ def speed(
     out: Path = Path("speed.json"),
     parts: str = "network,loop,labeler,cache,evaluation,conventional,methods",
     backbone: str | None = None,
-    head: Literal["ml-decoder", "linear"] | None = None,
+    head: str | None = None,
     image_size: int | None = None,
     labeled_batch: int | None = None,
     steps: int | None = None,

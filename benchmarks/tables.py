@@ -295,10 +295,12 @@ def stream_table(results: dict[str, Any]) -> str:
 
 def main() -> None:
     """Write every table again from the results files."""
+    import api_page
     import settings_tables
     import voc_figures
     import voc_tables
 
+    api_page.PAGE.write_text(api_page.page())
     fill(ROOT / "docs/settings.md", "presets", settings_tables.presets_table())
     fill(ROOT / "docs/settings.md", "settings", settings_tables.settings_tables())
     for file in ("README.md", "docs/methods/README.md"):

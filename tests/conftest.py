@@ -6,6 +6,7 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+pytest.register_assert_rewrite("near")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -2,7 +2,6 @@
 
 import contextlib
 import json
-import pydoc
 import re
 import sys
 from pathlib import Path
@@ -17,10 +16,12 @@ from torch import nn
 from percentmatch import methods
 from percentmatch.cli.main import app
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.models import HEADS, MLDecoder, load_classifier
 from percentmatch.settings.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
+import api_page  # noqa: E402
 import settings_tables  # noqa: E402
 import tables  # noqa: E402
 import voc_tables  # noqa: E402
@@ -115,6 +116,28 @@ def test_the_method_in_add_a_method_is_short_trains_by_name_and_works_alone(
     assert "labeler.mean" in torch.load(folder / "last.pt", weights_only=True)["method"]
     assert names["loss"].isfinite()
     assert not torch.equal(names["labeler"].mean, names["train_targets"].float().mean(dim=0))  # it learns
+
+
+def test_the_head_in_add_a_head_trains_by_name_is_saved_and_predicts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two places, logits (1, 4) and (3, 0): means 2 and 2, strongest 3 and 4, a fifth of it more: 2.6 and 2.8."""
+    head, by_name = re.findall(r"```python\n(.*?)```", (ROOT / "docs/add-a-head.md").read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr("percentmatch.settings.presets.PRESETS", {"demo": {**SMALL, "method": "supervised"}})
+    monkeypatch.setitem(HEADS, "residual-attention", MLDecoder)  # the row is gone after the test
+    names: dict = {}
+    exec(head, names)
+    small = names["ResidualAttention"](2, 2)
+    small.linear.weight.data.copy_(torch.eye(2))
+    small.offset.data.fill_(0.5)
+    torch.testing.assert_close(small(torch.tensor([[[1.0, 4.0], [3.0, 0.0]]])), torch.tensor([[3.1, 3.3]]))
+    exec(by_name, names)
+    folder = tmp_path / "runs/residual-attention"
+    assert names["metrics"]["test"]["ema"]["num_images"] == 20
+    model, card = load_classifier(folder / "model.safetensors", torch.device("cpu"))
+    assert card.head == "residual-attention"
+    assert type(model.head) is names["ResidualAttention"] is HEADS[card.head]
 
 
 def option_rows(name: str) -> dict[str, str]:
@@ -236,8 +259,21 @@ def test_the_site_shows_every_page() -> None:
     assert set(shown) == there - methods | {"methods/README.md"}
 
 
-def test_the_reference_names_what_there_is() -> None:
-    named = re.findall(r"^::: ([\w.]+)$", (ROOT / "docs/api.md").read_text(), re.MULTILINE)
-    assert len(named) > 10
-    for name in named:
-        assert pydoc.locate(name) is not None, name
+def test_the_reference_is_that_of_the_code() -> None:
+    """Every name of the package's face and of the lists in `api_page` has its docstring there."""
+    assert (ROOT / "docs/api.md").read_text() == api_page.page(), "run: uv run python benchmarks/api_page.py"
+
+
+def test_a_reference_without_docstrings_or_of_no_name_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"there is no percentmatch\.records\.Nothing"):
+        api_page.entry("percentmatch.records.Nothing")
+    with pytest.raises(ValueError, match="train has no docstring"):
+        api_page.prose(None, "train")
+
+
+def test_the_reference_shows_signatures_fields_and_what_is_said_of_them() -> None:
+    shown = api_page.entry("percentmatch.records.PseudoLabels")
+    assert "| `gap` | `Tensor \\| None` | `None` | (c,) Delta-tau; of the scores'" in shown
+    shown = api_page.entry("percentmatch.labelers.FixedThreshold", came="percentmatch")
+    assert "from percentmatch import FixedThreshold\n\nFixedThreshold(\n    facts: Facts,\n    *,\n" in shown
+    assert "\n- `threshold`: scores above it are positives\n" in shown

@@ -9,7 +9,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -25,6 +25,7 @@ from percentmatch.labelers import PercentMatch
 from percentmatch.losses import asymmetric_loss, mean_over_images
 from percentmatch.methods import METHODS, build_method
 from percentmatch.models import build_classifier
+from percentmatch.models.heads import head_class
 from percentmatch.records import Facts, Scores
 from percentmatch.runs.run_folder import RunFolder, environment
 from percentmatch.scoring.predictions import probabilities
@@ -54,7 +55,7 @@ class Settings:
     """What is timed. The defaults are the paper's on a GPU and the demo's on a CPU."""
 
     backbone: str
-    head: Literal["ml-decoder", "linear"]
+    head: str
     image_size: int
     labeled_batch: int
     steps: int  # a round
@@ -103,7 +104,7 @@ class Bench:
             method=method,
             backbone=settings.backbone,
             head=settings.head,
-            dropout=0.1 if settings.head == "linear" else 0.0,  # as in the ML-Decoder; UPS needs some
+            dropout=0.1 if head_class(settings.head).takes_dropout else 0.0,  # as in the ML-Decoder; UPS needs some
             image_size=settings.image_size,
             labeled_batch=settings.labeled_batch,
             total_steps=NEVER_ENDING,

@@ -9,7 +9,7 @@ from torch import Tensor
 from torchvision.transforms import InterpolationMode
 from torchvision.transforms import functional as tv
 
-from percentmatch.augment import COLOUR, GEOMETRY, NAMES, apply, draw, normalise, resize, uniforms
+from percentmatch.augment import COLOUR, GEOMETRY, NAMES, apply, draw, normalise_, resize, uniforms
 from percentmatch.augment.geometry import crop, flip, product, warp
 from percentmatch.settings.config import View
 
@@ -147,7 +147,7 @@ def test_resize_is_antialiased():
     images = pictures(50, 33)
     theirs = tv.resize(images, [20, 20], interpolation=BILINEAR, antialias=True)
     ours = resize(images, 20, MEAN, STD)
-    torch.testing.assert_close(ours, normalise(theirs.float(), MEAN, STD), rtol=0, atol=1.01 / 255 / 0.224)
+    torch.testing.assert_close(ours, normalise_(theirs.float(), MEAN, STD), rtol=0, atol=1.01 / 255 / 0.224)
 
 
 def drawn(sample: Tensor, ops: int, strength: float) -> list[list[tuple[str, float]]]:
@@ -197,4 +197,4 @@ def test_colour_operations_in_sequence_end_to_end():
     for image, result, number in zip(images, views, chosen, strict=True):
         for name, value in plans[number]:
             image = torchvision_op(image, name, value)
-        torch.testing.assert_close(result, normalise(image[None].float(), MEAN, STD)[0], rtol=0, atol=0)
+        torch.testing.assert_close(result, normalise_(image[None].float(), MEAN, STD)[0], rtol=0, atol=0)

@@ -132,7 +132,8 @@ BAD = {
     "flag typo": (["train", "--out", "OUT", "--lrr", "1"], "--lr"),
     "wrong type": (["train", "--out", "OUT", "--lr", "fast"], "--lr"),
     "out of range": (["train", "--out", "OUT", "--ema-decay", "1.5"], "ema_decay must lie between 0 and 1, not 1.5"),
-    "unknown choice": (["train", "--out", "OUT", "--head", "big"], "--head"),
+    "unknown choice": (["train", "--out", "OUT", "--optimizer", "big"], "--optimizer"),
+    "unknown head": (["train", "--out", "OUT", "--head", "linaer"], "unknown head 'linaer'; did you mean 'linear'?"),
     "unknown method": (["train", "--out", "OUT", "--method", "percentmach"], "did you mean 'percentmatch'?"),
     "unknown option": (["train", "--out", "OUT", "--option", "momentm=1"], "did you mean 'momentum'?"),
     "a view without a setting": (["train", "--out", "OUT", "--weak-view", "1"], "--weak-view.ops"),
@@ -185,7 +186,7 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case: str, tmp_path: Path, mo
         ("flip: true", "unknown setting 'flip'"),
         ("strong_view: {opps: 2}", "unknown setting 'strong_view.opps'; did you mean 'ops'?"),
         ("strong_view: 3", "strong_view"),
-        ("head: huge", "'head' must be one of ml-decoder, linear"),
+        ("head: huge", "unknown head 'huge'; choose from: linear, ml-decoder"),
         ("- a\n- b", "must hold names and values"),
         ("a: [", "not valid YAML"),
         ("[" * 5000, "nested too deeply"),
@@ -249,7 +250,7 @@ def test_a_full_disk_is_one_sentence_and_exit_code_2(tmp_path: Path, monkeypatch
     def full(descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("percentmatch.runs.checkpoint.os.fsync", full)
+    monkeypatch.setattr("percentmatch.files.os.fsync", full)
     code, _, errors = run(monkeypatch, capsys, "train", "--out", str(tmp_path / "run"), *FAST)
     assert code == 2
     assert "No space left on device" in errors

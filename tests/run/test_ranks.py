@@ -16,6 +16,7 @@ from ranks import Double
 from safetensors.torch import load_file
 from torch import nn
 
+from near import assert_near
 from percentmatch.cli.main import run
 from percentmatch.data import load_data
 from percentmatch.data.scenes import draw_scenes
@@ -129,7 +130,7 @@ def same_run(one: Path, other: Path, *, within: float) -> None:
     for mine, theirs in zip(first, second, strict=True):
         assert mine.keys() == theirs.keys()
         for name in mine:
-            assert_close(mine[name], theirs[name], within, f"step {mine['step']}: {name}")
+            assert_near(mine[name], theirs[name], rel=within, abs=within, where=f"step {mine['step']}: {name}")
     states = [torch.load(folder / "last.pt", weights_only=True) for folder in (one, other)]
     for name, value in states[0]["ema"].items():
         torch.testing.assert_close(states[1]["ema"][name], value, rtol=within, atol=within)
@@ -144,27 +145,12 @@ def same_start(one: Path, other: Path) -> None:
     AdamW would move the weights alike by a gradient that is larger by a factor, so weights alone do not tell.
     """
     for mine, theirs in zip(rows(one), rows(other), strict=True):
-        assert_close(mine, theirs, 1e-9, f"step {mine['step']}")
+        assert_near(mine, theirs, rel=1e-9, abs=1e-9, where=f"step {mine['step']}")
     states = [torch.load(folder / "last.pt", weights_only=True) for folder in (one, other)]
     for name in ("model", "optimizer"):
         torch.testing.assert_close(states[0][name], states[1][name], rtol=1e-9, atol=1e-9)
     backbones = [load_file(folder / "backbone.safetensors") for folder in (one, other)]
     torch.testing.assert_close(*backbones)  # float32
-
-
-def assert_close(mine: Any, theirs: Any, within: float, where: str) -> None:
-    if isinstance(mine, dict):
-        assert mine.keys() == theirs.keys(), where
-        for name in mine:
-            assert_close(mine[name], theirs[name], within, f"{where}.{name}")
-    elif isinstance(mine, list):
-        assert len(mine) == len(theirs), where
-        for one, other in zip(mine, theirs, strict=True):
-            assert_close(one, other, within, where)
-    elif isinstance(mine, float):
-        assert mine == pytest.approx(theirs, rel=within, abs=within), where
-    else:
-        assert mine == theirs, where
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from percentmatch.augment import COLOUR, NAMES, apply, draw, mix, normalise, resize, uniforms
+from percentmatch.augment import COLOUR, NAMES, apply, draw, mix, normalise_, resize, uniforms
 from percentmatch.augment.draws import _finalise
 from percentmatch.augment.views import _schedule
 from percentmatch.settings.config import View
@@ -179,7 +179,7 @@ def test_a_view_does_not_depend_on_its_batch(shape: tuple[int, int], size: int):
 def test_enlarging_keeps_the_rim():
     """A flat image stays flat from 8 x 6 to 21 x 21, whole or cropped: nothing of the 0 outside mixes in."""
     images = torch.full((20, 3, 8, 6), 200, dtype=torch.uint8)
-    flat = normalise(torch.full((20, 3, 21, 21), 200.0), MEAN, STD)
+    flat = normalise_(torch.full((20, 3, 21, 21), 200.0), MEAN, STD)
     for view in (STILL, replace(STILL, crop_scale=0.3, flip=True)):
         assert torch.equal(view_of(images, view, 21, torch.arange(20)), flat)
 

@@ -6,33 +6,7 @@ from percentmatch.augment.draws import mix, uniforms
 from percentmatch.augment.frame import frame, shrink
 from percentmatch.augment.geometry import GEOMETRY
 from percentmatch.augment.jitter import draw_jitter, recolour
-from percentmatch.augment.views import (
-    NAMES,
-    OPERATIONS,
-    Plan,
-    apply,
-    draw,
-    fused_views,
-    normalise,
-    resize,
-)
+from percentmatch.augment.views import NAMES, Plan, apply, draw, fused_views, normalise_, resize
 
-__all__ = [
-    "COLOUR",
-    "GEOMETRY",
-    "NAMES",
-    "OPERATIONS",
-    "Blend",
-    "Plan",
-    "apply",
-    "draw",
-    "draw_jitter",
-    "frame",
-    "fused_views",
-    "mix",
-    "normalise",
-    "recolour",
-    "resize",
-    "shrink",
-    "uniforms",
-]
+__all__ = ["COLOUR", "GEOMETRY", "NAMES", "Blend", "Plan", "apply", "draw", "draw_jitter", "frame", "fused_views"]
+__all__ += ["mix", "normalise_", "recolour", "resize", "shrink", "uniforms"]

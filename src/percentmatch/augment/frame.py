@@ -24,5 +24,5 @@ def shrink(images: Tensor, side: int) -> Tensor:
     """
     if min(images.shape[-2:]) <= side:
         return images
-    parts = [F.interpolate(part.float(), (side, side), mode="bilinear", antialias=True) for part in images.split(256)]
-    return torch.cat([part.round_().to(torch.uint8) for part in parts])
+    small = (F.interpolate(chunk.float(), (side, side), mode="bilinear", antialias=True) for chunk in images.split(256))
+    return torch.cat([chunk.round_().to(torch.uint8) for chunk in small])

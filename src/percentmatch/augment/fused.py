@@ -53,11 +53,11 @@ def _write(target, at, mask, value):
 
 
 @triton.jit
-def _warp(source, place, target, height, width, size: tl.constexpr, area: tl.constexpr, block: tl.constexpr):
-    """`geometry.warp` and rounding; place: the matrix, then the shown width and height."""
-    m0, m1, m2 = tl.load(place), tl.load(place + 1), tl.load(place + 2)
-    m3, m4, m5 = tl.load(place + 3), tl.load(place + 4), tl.load(place + 5)
-    half_x, half_y = _divide(size * 0.5, tl.load(place + 6)), _divide(size * 0.5, tl.load(place + 7))
+def _warp(source, plan, target, height, width, size: tl.constexpr, area: tl.constexpr, block: tl.constexpr):
+    """`geometry.warp` and rounding; plan: the matrix, then the shown width and height."""
+    m0, m1, m2 = tl.load(plan), tl.load(plan + 1), tl.load(plan + 2)
+    m3, m4, m5 = tl.load(plan + 3), tl.load(plan + 4), tl.load(plan + 5)
+    half_x, half_y = _divide(size * 0.5, tl.load(plan + 6)), _divide(size * 0.5, tl.load(plan + 7))
     for start in range(0, area, block):
         at = start + tl.arange(0, block)
         mask = at < area
@@ -103,7 +103,7 @@ def _equalize_table(plane, table, area: tl.constexpr, block: tl.constexpr):
     for start in range(0, area, block):
         at = start + tl.arange(0, block)
         counts += tl.histogram(tl.load(plane + at, mask=at < area, other=0).to(tl.int32), 256)
-    counts -= tl.where(level == 0, tl.cdiv(area, block) * block - area, 0)  # places beyond the image were read as 0
+    counts -= tl.where(level == 0, tl.cdiv(area, block) * block - area, 0)  # what lies beyond the image was read as 0
     highest = tl.max(tl.where(counts > 0, level, 0))
     step = (area - tl.sum(tl.where(level == highest, counts, 0))) // 255
     below = tl.cumsum(counts) - counts
@@ -137,18 +137,18 @@ def _smooth(plane, at, mask, size: tl.constexpr):
 
 @triton.jit
 def _make_views(
-    pixels, rows, places, ops, values, rests, out, scratch, tables,
+    pixels, rows, plans, ops, values, rests, out, scratch, tables,
     height, width, mean_r, mean_g, mean_b, std_r, std_g, std_b,
     num_ops, size: tl.constexpr, block: tl.constexpr,
 ):  # fmt: skip
     number = tl.program_id(0)
     area: tl.constexpr = size * size
     source = pixels + tl.load(rows + number) * (3 * height * width)
-    place = places + number * 11
+    plan = plans + number * 11
     first = scratch + number.to(tl.int64) * (6 * area)
     table = tables + number * 768
     image, other = first, first + 3 * area
-    _warp(source, place, image, height, width, size, area, block)
+    _warp(source, plan, image, height, width, size, area, block)
     tl.debug_barrier()
     swapped = 0
     for slot in range(num_ops):
@@ -210,7 +210,7 @@ def _make_views(
             swapped = 1 - swapped
         tl.debug_barrier()
     image = first + swapped * (3 * area)
-    side, hole_x, hole_y = tl.load(place + 8), tl.load(place + 9), tl.load(place + 10)
+    side, hole_x, hole_y = tl.load(plan + 8), tl.load(plan + 9), tl.load(plan + 10)
     target = out + number.to(tl.int64) * (3 * area)  # channels last
     for start in range(0, area, block):
         at = start + tl.arange(0, block)
@@ -236,13 +236,13 @@ def make_views(
     if not pixels.is_contiguous():
         raise ValueError("pixels must be contiguous")
     n, device = len(rows), pixels.device
-    places = torch.cat([plan.matrix.flatten(1), plan.shown, plan.cutout], dim=1)  # (n, 11)
+    plans = torch.cat([plan.matrix.flatten(1), plan.shown, plan.cutout], dim=1)  # (n, 11)
     values = torch.where(plan.op == POSTERIZE.value, 2 ** (8 - plan.value), plan.value)  # a grey level's width
     out = torch.empty(n, 3, size, size, device=device, memory_format=torch.channels_last)
     scratch = torch.empty(n, 6, size, size, dtype=torch.uint8, device=device)
     tables = torch.empty(n, 768, dtype=torch.uint8, device=device)
     _make_views[(n,)](
-        pixels, rows, places, plan.op, values.float(), (1 - plan.value).float(), out, scratch, tables,
+        pixels, rows, plans, plan.op, values.float(), (1 - plan.value).float(), out, scratch, tables,
         pixels.shape[2], pixels.shape[3], *mean, *std,
         plan.op.shape[1], size=size, block=min(BLOCK, triton.next_power_of_2(size * size)),
         num_warps=16, enable_fp_fusion=False,

@@ -1,12 +1,12 @@
 """Geometric operations as 3x3 matrices, and the one resampling that carries out their product.
 
-A matrix takes a place in the result to the place it is read from. Places are (x, y, 1) with x and y from -1 (left or
-top edge) to 1 (right or bottom edge), so matrices know no image size. The result is always square; the input need not
-be. Signs and centres follow torchvision's RandAugment: shears leave the upper or left edge where it is, rotation is
-counter-clockwise about the centre.
+A matrix takes a position in the result to the position it is read from. Positions are (x, y, 1) with x and y from -1
+(left or top edge) to 1 (right or bottom edge), so matrices know no image size. The result is always square; the input
+need not be. Signs and centres follow torchvision's RandAugment: shears leave the upper or left edge where it is,
+rotation is counter-clockwise about the centre.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor
@@ -15,42 +15,28 @@ from torch.nn import functional as F
 
 def shear_x(shear: Tensor) -> Tensor:
     """x is read at x + shear * (y + 1)."""
-    matrix = _identity(shear)  # (..., 3, 3)
-    matrix[..., 0, 1] = shear
-    matrix[..., 0, 2] = shear
-    return matrix
+    return _matrix(shear, {(0, 1): shear, (0, 2): shear})
 
 
 def shear_y(shear: Tensor) -> Tensor:
     """y is read at y + shear * (x + 1)."""
-    matrix = _identity(shear)  # (..., 3, 3)
-    matrix[..., 1, 0] = shear
-    matrix[..., 1, 2] = shear
-    return matrix
+    return _matrix(shear, {(1, 0): shear, (1, 2): shear})
 
 
 def translate_x(share: Tensor) -> Tensor:
     """Move to the right by a share of the width, which is 2 wide in our coordinates."""
-    matrix = _identity(share)  # (..., 3, 3)
-    matrix[..., 0, 2] = -2 * share
-    return matrix
+    return _matrix(share, {(0, 2): -2 * share})
 
 
 def translate_y(share: Tensor) -> Tensor:
     """Move down by a share of the height."""
-    matrix = _identity(share)  # (..., 3, 3)
-    matrix[..., 1, 2] = -2 * share
-    return matrix
+    return _matrix(share, {(1, 2): -2 * share})
 
 
 def rotate(degrees: Tensor) -> Tensor:
     """Turn counter-clockwise about the centre."""
     angle = torch.deg2rad(degrees)
-    matrix = _identity(degrees)  # (..., 3, 3)
-    matrix[..., 0, 0] = matrix[..., 1, 1] = angle.cos()
-    matrix[..., 1, 0] = angle.sin()
-    matrix[..., 0, 1] = -angle.sin()
-    return matrix
+    return _matrix(degrees, {(0, 0): angle.cos(), (1, 1): angle.cos(), (1, 0): angle.sin(), (0, 1): -angle.sin()})
 
 
 GEOMETRY: dict[str, Callable[[Tensor], Tensor]] = {
@@ -64,19 +50,12 @@ GEOMETRY: dict[str, Callable[[Tensor], Tensor]] = {
 
 def flip(flipped: Tensor) -> Tensor:
     """Mirror left to right where `flipped` (...,) bool is true."""
-    matrix = _identity(flipped.double())  # (..., 3, 3)
-    matrix[..., 0, 0] = torch.where(flipped, -1.0, 1.0)
-    return matrix
+    return _matrix(flipped.double(), {(0, 0): torch.where(flipped, -1.0, 1.0)})
 
 
 def crop(left: Tensor, top: Tensor, width: Tensor, height: Tensor) -> Tensor:
     """Show a rectangle of the input; all four are shares of the input's width or height."""
-    matrix = _identity(left)  # (..., 3, 3)
-    matrix[..., 0, 0] = width
-    matrix[..., 0, 2] = 2 * left + width - 1
-    matrix[..., 1, 1] = height
-    matrix[..., 1, 2] = 2 * top + height - 1
-    return matrix
+    return _matrix(left, {(0, 0): width, (0, 2): 2 * left + width - 1, (1, 1): height, (1, 2): 2 * top + height - 1})
 
 
 def product(first: Tensor, second: Tensor) -> Tensor:
@@ -95,13 +74,17 @@ def warp(images: Tensor, matrix: Tensor, shown: Tensor, size: int) -> Tensor:
     centre = (torch.arange(size, device=images.device) * 2 + 1).to(matrix.dtype) / size - 1  # (size,)
     along_x = matrix[:, :, 0, None] * centre  # (n, 2, w)
     along_y = matrix[:, :, 1, None] * centre + matrix[:, :, 2, None]  # (n, 2, h)
-    place = along_x[:, :, None, :] + along_y[:, :, :, None]  # (n, 2, h, w) x and y
+    position = along_x[:, :, None, :] + along_y[:, :, :, None]  # (n, 2, h, w) x and y
     half_side = (size / 2 / shown)[:, :, None, None]  # (n, 2, 1, 1) half the input's side, in pixels of the result
-    inside = place.abs().mul_(-half_side).add_(half_side + 0.5).clamp_(0, 1)  # (n, 2, h, w) 0.5 on the very edge
-    grid = place.permute(0, 2, 3, 1)  # (n, h, w, 2)
+    inside = position.abs().mul_(-half_side).add_(half_side + 0.5).clamp_(0, 1)  # (n, 2, h, w) 0.5 on the very edge
+    grid = position.permute(0, 2, 3, 1)  # (n, h, w, 2)
     read = F.grid_sample(images.to(matrix.dtype), grid, mode="bilinear", padding_mode="border", align_corners=False)
     return read.mul_(inside[:, :1] * inside[:, 1:])  # (n, 3, h, w)
 
 
-def _identity(like: Tensor) -> Tensor:
-    return torch.eye(3, dtype=like.dtype, device=like.device).expand(*like.shape, 3, 3).clone()  # (..., 3, 3)
+def _matrix(like: Tensor, entries: Mapping[tuple[int, int], Tensor]) -> Tensor:
+    """For each number of `like` the identity with other entries in some (row, column): (..., 3, 3)."""
+    matrix = torch.eye(3, dtype=like.dtype, device=like.device).expand(*like.shape, 3, 3).clone()
+    for (row, column), entry in entries.items():
+        matrix[..., row, column] = entry
+    return matrix

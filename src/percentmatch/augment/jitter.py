@@ -26,10 +26,10 @@ def draw_jitter(
     Strength 1 is SimCLR's: factors of 0.2 to 1.8, and a turn of the hue by up to a fifth of the circle.
     """
     u = uniforms(seed, step, sample, 6, stream).double()  # (n, 6)
-    part = strength * (u[:, 0] < CHANGED)  # (n,)
-    bright, contrast, saturation = (1 + 0.8 * part[:, None] * (2 * u[:, 1:4] - 1)).unbind(1)
+    strengths = strength * (u[:, 0] < CHANGED)  # (n,)
+    bright, contrast, saturation = (1 + 0.8 * strengths[:, None] * (2 * u[:, 1:4] - 1)).unbind(1)
     saturation = saturation.masked_fill((u[:, 4] < GREY) & (strength > 0), 0.0)
-    angle = 2 * math.pi * 0.2 * part * (2 * u[:, 5] - 1)
+    angle = 2 * math.pi * 0.2 * strengths * (2 * u[:, 5] - 1)
     chroma = torch.zeros(len(u), 3, 3, dtype=torch.float64)  # in YIQ: luma stays, colour shrinks and turns
     chroma[:, 0, 0] = 1
     chroma[:, 1, 1] = chroma[:, 2, 2] = saturation * angle.cos()

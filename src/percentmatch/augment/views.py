@@ -107,11 +107,11 @@ def apply(images: Tensor, plan: Plan, size: int, mean: Sequence[float], std: Seq
         changed = COLOUR[name](torch.stack([rows[row] for row in chosen]), value)
         for row, image in zip(chosen, changed.unbind(), strict=True):
             rows[row] = image
-    views = _normalise_(torch.stack(rows), mean, std)  # (n, 3, size, size)
+    views = normalise_(torch.stack(rows), mean, std)  # (n, 3, size, size)
     if plan.cutout[:, 0].any():
         side, centre_x, centre_y = send(plan.cutout, images.device)[:, :, None].unbind(1)  # (n, 1) each
-        place = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) the pixels' centres
-        hit_x, hit_y = (place - centre_x).abs() < side / 2, (place - centre_y).abs() < side / 2  # (n, size)
+        centre = (torch.arange(size, device=images.device) + 0.5) / size  # (size,) of the pixels
+        hit_x, hit_y = (centre - centre_x).abs() < side / 2, (centre - centre_y).abs() < side / 2  # (n, size)
         views.mul_(~(hit_y[:, None, :, None] & hit_x[:, None, None, :]))  # 0 is the mean colour
     return views
 
@@ -133,19 +133,12 @@ def resize(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float
     views = images.float()
     if images.shape[-2:] != (size, size):
         views = F.interpolate(views, (size, size), mode="bilinear", antialias=True).round_()
-    return _normalise_(views, mean, std)
+    return normalise_(views, mean, std)
 
 
-def normalise(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """(value / 255 - mean) / std for each channel of float images (n, 3, h, w) from 0 to 255."""
-    return _normalise_(images.clone(), mean, std)
-
-
-def _normalise_(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
-    """`normalise` in place, one allocation less."""
-    shift, scale = send(torch.tensor([mean, std], dtype=torch.float32), images.device)[
-        :, :, None, None
-    ]  # (3, 1, 1) each
+def normalise_(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
+    """(value / 255 - mean) / std for each channel of float images (n, 3, h, w) from 0 to 255, in place."""
+    shift, scale = send(torch.tensor([mean, std], dtype=torch.float32), images.device)[..., None, None]  # (3, 1, 1)
     return images.div_(255).sub_(shift).div_(scale)
 
 

@@ -1,25 +1,14 @@
-"""Backbones with an ML-Decoder or a linear head."""
+"""Backbones under a head."""
 
-from percentmatch.models.classifier import Classifier, LinearHead, build_classifier, to_tokens
+from percentmatch.models.classifier import Classifier, build_classifier, to_tokens
+from percentmatch.models.heads import HEADS, build_head
+from percentmatch.models.heads.base import Head
+from percentmatch.models.heads.linear import LinearHead
+from percentmatch.models.heads.ml_decoder import MLDecoder
 from percentmatch.models.kernels.quick import quicken, spare_search
-from percentmatch.models.ml_decoder import MLDecoder
 from percentmatch.models.modes import dropout_on, drops, evaluating
-from percentmatch.models.saved import Card, Decisions, classifier_bytes, load_classifier, read_card
+from percentmatch.models.saved import Card, Decisions, classifier_bytes, classifier_of, load_classifier, read_card
 
-__all__ = [
-    "Card",
-    "Classifier",
-    "Decisions",
-    "LinearHead",
-    "MLDecoder",
-    "build_classifier",
-    "classifier_bytes",
-    "dropout_on",
-    "drops",
-    "evaluating",
-    "load_classifier",
-    "quicken",
-    "read_card",
-    "spare_search",
-    "to_tokens",
-]
+__all__ = ["HEADS", "Card", "Classifier", "Decisions", "Head", "LinearHead", "MLDecoder"]
+__all__ += ["build_classifier", "build_head", "classifier_bytes", "classifier_of", "dropout_on", "drops", "evaluating"]
+__all__ += ["load_classifier", "quicken", "read_card", "spare_search", "to_tokens"]

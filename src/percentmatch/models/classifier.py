@@ -1,8 +1,8 @@
-"""A timm backbone under an ML-Decoder or a linear head."""
+"""A timm backbone under a head."""
 
 from difflib import get_close_matches
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import timm
 import torch
@@ -10,43 +10,26 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError, did_you_mean
-from percentmatch.models.ml_decoder import MLDecoder
+from percentmatch.models.heads import build_head, head_class
+from percentmatch.models.heads.base import Head
 from percentmatch.models.weights import (
     OFFLINE_BACKBONE,
     State,
-    first_misfit,
-    first_missing,
     load_backbone,
     load_head,
-    part,
+    missing,
     read_offline,
     read_weights,
     short_wait_for_hub,
+    without_prefix,
+    wrong_shape,
 )
-
-HEADS = ("ml-decoder", "linear")
-
-
-class LinearHead(nn.Module):
-    """Pooled features (n, d) -> logits (n, c); the pooling is the backbone's own."""
-
-    def __init__(self, in_features: int, num_classes: int, *, dropout: float = 0.0) -> None:
-        super().__init__()
-        self.dropout = nn.Dropout(dropout)
-        self.linear = nn.Linear(in_features, num_classes)
-
-    @property
-    def bias(self) -> Tensor:
-        return self.linear.bias  # (c,)
-
-    def forward(self, pooled: Tensor) -> Tensor:
-        return self.linear(self.dropout(pooled))
 
 
 class Classifier(nn.Module):
     """Images (n, 3, h, w), normalised with `mean` and `std` -> logits (n, c)."""
 
-    def __init__(self, backbone: Any, head: MLDecoder | LinearHead) -> None:
+    def __init__(self, backbone: Any, head: Head) -> None:
         super().__init__()
         self.backbone: Any = backbone  # a timm model: forward_features, forward_head, num_features
         self.head = head
@@ -59,7 +42,7 @@ class Classifier(nn.Module):
     def read(self, images: Tensor) -> Tensor:
         """What the head sees."""
         images = images.to(next(self.parameters()).dtype)  # float64 if the weights are
-        return _read(self.backbone, images, as_tokens=isinstance(self.head, MLDecoder))
+        return _read(self.backbone, images, as_tokens=self.head.reads == "tokens")
 
 
 def _read(backbone: Any, images: Tensor, *, as_tokens: bool) -> Tensor:
@@ -73,7 +56,7 @@ def _read(backbone: Any, images: Tensor, *, as_tokens: bool) -> Tensor:
 def to_tokens(features: Tensor, width: int) -> Tensor:
     """(n, d, h, w), (n, h, w, d) or (n, t, d), where d is `width` -> tokens (n, t, d)."""
     if not isinstance(features, Tensor):
-        raise ValueError("it gives several feature maps, an ML-Decoder reads one")
+        raise ValueError("it gives several feature maps, a head reads one")
     if features.ndim == 3 and features.shape[2] == width:
         return features
     if features.ndim == 4 and features.shape[1] == width:
@@ -87,7 +70,7 @@ def build_classifier(
     backbone: str,
     *,
     num_classes: int,
-    head: Literal["ml-decoder", "linear"] = "ml-decoder",
+    head: str = "ml-decoder",
     image_size: int = 224,
     weights: str = "none",
     dropout: float = 0.0,
@@ -101,10 +84,7 @@ def build_classifier(
     Parameters that the head never reads (such as a ConvNeXt's last norm under an ML-Decoder) are frozen, so that
     every trainable parameter gets a gradient.
     """
-    if head not in HEADS:
-        raise UserError(f"unknown head '{head}'{did_you_mean(head, HEADS)}")
-    if head == "ml-decoder" and dropout:
-        raise UserError(f"dropout {dropout} is for the linear head; the ML-Decoder has its own of 0.1: leave it at 0")
+    as_tokens = head_class(head, dropout).reads == "tokens"
     if num_classes < 1 or image_size < 1:
         raise UserError(f"num_classes ({num_classes}) and image_size ({image_size}) must be at least 1")
     cfg = _known_cfg(backbone)
@@ -118,14 +98,13 @@ def build_classifier(
     img_size = image_size if cfg.fixed_input_size else None  # timm drops a None
     try:
         trunk = timm.create_model(backbone, num_classes=0, img_size=img_size)
-        width = _connect(trunk, head, image_size)
+        width = _connect(trunk, image_size, as_tokens=as_tokens)
     except Exception as error:  # timm's 100 model families refuse a size each in its own way
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"backbone '{backbone}' cannot be used at {image_size} pixels: {reason}") from error
-    reader = MLDecoder(width, num_classes) if head == "ml-decoder" else LinearHead(width, num_classes, dropout=dropout)
+    classifier = Classifier(trunk, build_head(head, width, num_classes, dropout))
     if bias is not None:
-        reader.bias.data.copy_(bias)
-    classifier = Classifier(trunk, reader)
+        classifier.head.bias.data.copy_(bias)
 
     if weights == "pretrained":
         trunk.load_state_dict(_pretrained(backbone, img_size).state_dict())
@@ -155,10 +134,10 @@ def _known_cfg(name: str) -> Any:
 
 
 @torch.enable_grad()
-def _connect(backbone: Any, head: str, image_size: int) -> int:
+def _connect(backbone: Any, image_size: int, *, as_tokens: bool) -> int:
     """One blank image through the backbone: the width the head will see; what it does not depend on is frozen."""
     backbone.eval()
-    read = _read(backbone, torch.zeros(1, 3, image_size, image_size), as_tokens=head == "ml-decoder")
+    read = _read(backbone, torch.zeros(1, 3, image_size, image_size), as_tokens=as_tokens)
     parameters = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
     gradients = torch.autograd.grad(read.sum(), parameters, allow_unused=True)
     for parameter, gradient in zip(parameters, gradients, strict=True):
@@ -189,12 +168,12 @@ def can_fetch(name: str) -> bool:
 
 def _load_file(classifier: Classifier, state: State, file: Path, name: str, img_size: int | None) -> None:
     whole = any(key.startswith("backbone.") for key in state)  # a Classifier's; no timm model has such keys
-    trunk, trunk_state = classifier.backbone, part(state, "backbone.") if whole else state
-    if first_misfit(trunk, trunk_state) and not first_missing(trunk, trunk_state):
+    trunk, trunk_state = classifier.backbone, without_prefix(state, "backbone.") if whole else state
+    if wrong_shape(trunk, trunk_state) and not missing(trunk, trunk_state):
         trunk_state = _resized(name, trunk_state, img_size)
     load_backbone(trunk, trunk_state, file)
     if whole:
-        load_head(classifier.head, part(state, "head."), file)
+        load_head(classifier.head, without_prefix(state, "head."), file)
 
 
 def _resized(name: str, state: State, img_size: int | None) -> State:

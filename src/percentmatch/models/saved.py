@@ -14,7 +14,8 @@ from torch import nn
 
 from percentmatch.errors import UserError
 from percentmatch.files import check_plain
-from percentmatch.models.classifier import HEADS, Classifier, build_classifier
+from percentmatch.models.classifier import Classifier, build_classifier
+from percentmatch.models.heads import HEADS
 from percentmatch.records import Task
 
 KEY = "percentmatch"
@@ -41,7 +42,7 @@ class Card:
     """What a user of the model must know of it."""
 
     backbone: str
-    head: Literal["ml-decoder", "linear"]
+    head: str  # a row of `HEADS`
     dropout: float
     image_size: int
     decode_size: int  # side of the squares that image files were decoded to
@@ -94,6 +95,14 @@ def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
+def classifier_of(card: Card) -> Classifier:
+    """The model that a card names, with random weights."""
+    num_classes, size = len(card.class_names), card.image_size
+    return build_classifier(
+        card.backbone, num_classes=num_classes, head=card.head, image_size=size, dropout=card.dropout
+    )
+
+
 def classifier_bytes(model: nn.Module, card: Card) -> bytes:
     tensors = {name: tensor.detach().cpu().contiguous() for name, tensor in model.state_dict().items()}
     return save(tensors, metadata={KEY: json.dumps(asdict(card))})
@@ -110,13 +119,7 @@ def load_classifier(path: Path, device: torch.device) -> tuple[Classifier, Card]
         raise UserError(f"there is no model '{path}'; has the run finished?") from None
     except (OSError, SafetensorError, *NO_CARD) as error:
         raise UserError(f"'{path}' is not a model saved by percentmatch ({type(error).__name__})") from error
-    model = build_classifier(
-        card.backbone,
-        num_classes=len(card.class_names),
-        head=card.head,
-        image_size=card.image_size,
-        dropout=card.dropout,
-    )
+    model = classifier_of(card)
     try:
         model.load_state_dict(tensors)
     except RuntimeError as error:

@@ -71,23 +71,23 @@ def _unwrapped(name: object) -> str:
     return str(name).removeprefix("module.").removeprefix("_orig_mod.")  # DDP, EMA; torch.compile
 
 
-def part(state: State, prefix: str) -> dict[str, Tensor]:
+def without_prefix(state: State, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names start with `prefix`, without it."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def first_misfit(module: nn.Module, state: State) -> str | None:
-    """The first tensor, in the module's order, that `state` holds in another shape; in words."""
+def wrong_shape(module: nn.Module, state: State) -> str | None:
+    """A sentence about the first tensor, in the module's order, that `state` holds in another shape."""
     for name, value in _tensors(module).items():
         if name in state and state[name].shape != value.shape:
             return f"'{name}' is {tuple(state[name].shape)} there and {tuple(value.shape)} in the model"
     return None
 
 
-def first_missing(module: nn.Module, state: State) -> str | None:
-    """The first tensor of the module that `state` lacks; batch counters may be absent."""
-    names = (name for name in _tensors(module) if not name.endswith("num_batches_tracked"))
-    return next((name for name in names if name not in state), None)
+def missing(module: nn.Module, state: State) -> str | None:
+    """A sentence about the first tensor of the module that `state` lacks; batch counters may be absent."""
+    names = (name for name in _tensors(module) if not name.endswith("num_batches_tracked") and name not in state)
+    return next((f"it has no tensor '{name}'" for name in names), None)
 
 
 def _tensors(module: nn.Module) -> State:
@@ -105,10 +105,8 @@ def load_backbone(backbone: nn.Module, state: State, path: Path) -> None:
     if not known & state.keys():
         first = f"; its first tensor is '{next(iter(state))}'" if state else ""
         raise UserError(f"weights file '{path}' holds no tensor of this backbone{first}")
-    if misfit := first_misfit(backbone, state):
+    if misfit := wrong_shape(backbone, state) or missing(backbone, state):
         raise UserError(f"weights file '{path}' does not fit this backbone: {misfit}")
-    if missing := first_missing(backbone, state):
-        raise UserError(f"weights file '{path}' does not fit this backbone: it has no tensor '{missing}'")
     unused = [name for name in state if name not in known and not name.startswith(OLD_CLASSIFIERS)]
     if unused:
         log.warning("%s: %d tensors do not belong to this backbone, the first is %s", path, len(unused), unused[0])
@@ -117,10 +115,8 @@ def load_backbone(backbone: nn.Module, state: State, path: Path) -> None:
 
 def load_head(head: nn.Module, state: State, path: Path) -> None:
     """Fill the head if everything fits; else leave it random and say so in the log."""
-    misfit = first_misfit(head, state)
-    missing = first_missing(head, state)
-    if misfit or missing:
-        log.warning("%s: its head does not fit and starts random: %s", path, misfit or f"it has no '{missing}'")
+    if misfit := wrong_shape(head, state) or missing(head, state):
+        log.warning("%s: its head does not fit and starts random: %s", path, misfit)
     else:
         _fill(head, state)
 

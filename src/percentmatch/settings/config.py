@@ -135,8 +135,8 @@ class SharedSettings(DataSettings):
 class Config(SharedSettings):
     """The settings of one run."""
 
-    head: Annotated[Literal["ml-decoder", "linear"], MODEL()] = "ml-decoder"
-    """Class queries over the feature map, or one linear layer over its mean."""
+    head: Annotated[str, MODEL()] = "ml-decoder"
+    """ml-decoder (class queries over the feature map), linear (one layer over its mean), or another of `HEADS`."""
     weights: Annotated[str, MODEL()] = "none"
     """Start from "none" (random), "pretrained" (timm's), "offline" (tf_efficientnet_lite0's, installed) or a file."""
     prior_bias: Annotated[bool, MODEL()] = False

@@ -14,6 +14,7 @@ from percentmatch.data.pixels.cache import cores
 from percentmatch.data.pixels.decode import BadImage, size_of
 from percentmatch.methods import num_students, options_of
 from percentmatch.models.classifier import can_fetch
+from percentmatch.models.heads import head_class
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
 from percentmatch.settings.config import Config, DataSettings
 from percentmatch.settings.declare import merge
@@ -125,6 +126,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     total = given.get("total_steps", students * min(max(passes * data.labeled // batch, fewest), most))
     steps = -(-total // students)  # of one student
     optimizer = given.get("optimizer", "adamw")
+    takes_dropout = head_class(given.get("head", "linear")).takes_dropout
     short = steps < LONG
     view = {"ops": 1 if short else 3, "crop_scale": 0.5 if short else 0.3, "cutout_ratio": 0.0}
     taught = method == "percentmatch" and given.get("options", {}).get("scores") != "student"  # by the average
@@ -139,7 +141,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "save_every": max(total // 5, 1),
         "ema_decay": min(max(round(1 - 10 / steps, 4), 0.9), 0.999),
         "head": "linear",
-        "dropout": 0.2 if method == "ups" and given.get("head") != "ml-decoder" else 0.0,  # to measure uncertainty
+        "dropout": 0.2 if method == "ups" and takes_dropout else 0.0,  # to measure uncertainty
         "prior_bias": True,
         "optimizer": optimizer,
         "lr": float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}") if pretrained else 1e-3,

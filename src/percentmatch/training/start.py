@@ -18,6 +18,7 @@ from percentmatch.distributed.group import check_same_on_all, first_on_each_mach
 from percentmatch.distributed.ranks import launched
 from percentmatch.errors import UserError
 from percentmatch.methods import checked_options
+from percentmatch.models.heads import head_class
 from percentmatch.runs.checkpoint import BAD_STATE
 from percentmatch.runs.pretrain_folder import PretrainFolder
 from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
@@ -78,6 +79,7 @@ def train_given(
     with joined(), RunFolder(Path(out)) as folder, torch.random.fork_rng(devices=()):  # the caller's draws go on
         settings = Config.from_dict(given, source="settings")
         settings = replace(settings, options=checked_options(settings.method, settings.options))
+        head_class(settings.head, settings.dropout)  # before any image is read
         settings = detected(settings if data is None else replace(settings, data="custom"))
         given = _as_found(given, settings)
         _check_ranks(settings, resume)

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from percentmatch.errors import UserError
 from percentmatch.files import beside, cannot_write, write_atomic, write_json
-from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, read_card
+from percentmatch.models import Card, Classifier, classifier_bytes, classifier_of, read_card
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import probabilities_of, thresholds_of
 from percentmatch.scoring.predictions import logits
@@ -41,13 +41,7 @@ class ImageClassifier(Classifier, PyTorchModelHubMixin, library_name="percentmat
 
     def __init__(self, **fields: Any) -> None:
         card = read_card(fields)
-        built = build_classifier(
-            card.backbone,
-            num_classes=len(card.class_names),
-            head=card.head,
-            image_size=card.image_size,
-            dropout=card.dropout,
-        )
+        built = classifier_of(card)
         super().__init__(built.backbone, built.head)
         self.card = card
         unit = torch.eye(card.decode_size)[None, None]  # (1, 1, s, s)

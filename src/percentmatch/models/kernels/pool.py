@@ -15,7 +15,7 @@ BLOCK_R, BLOCK_C = 64, 64  # pixels and channels a program handles
 
 
 @triton.jit
-def _place(block, total, height, width, block_r: tl.constexpr):
+def _pixels(block, total, height, width, block_r: tl.constexpr):
     """Image, row and column of a block of pixels, and which of them there are."""
     pixel = block * block_r + tl.arange(0, block_r)
     return pixel // (height * width), pixel // width % height, pixel % width, pixel < total
@@ -26,7 +26,7 @@ def _pool(
     x, y, where, total, height, width, height_out, width_out, channels,
     block_r: tl.constexpr, block_c: tl.constexpr,
 ):  # fmt: skip
-    n, row, column, there = _place(tl.program_id(0), total, height_out, width_out, block_r)
+    n, row, column, there = _pixels(tl.program_id(0), total, height_out, width_out, block_r)
     c = tl.program_id(1) * block_c + tl.arange(0, block_c)
     best = tl.full((block_r, block_c), float("-inf"), tl.float32)
     tap = tl.zeros((block_r, block_c), tl.int32)
@@ -51,7 +51,7 @@ def _unpool(
     block_r: tl.constexpr, block_c: tl.constexpr,
 ):  # fmt: skip
     """A pixel lies in one or two windows a side; it takes the gradient of those whose maximum it was."""
-    n, h, w, there = _place(tl.program_id(0), total, height, width, block_r)
+    n, h, w, there = _pixels(tl.program_id(0), total, height, width, block_r)
     c = tl.program_id(1) * block_c + tl.arange(0, block_c)
     grad = tl.zeros((block_r, block_c), tl.float32)
     for i in tl.static_range(2):

@@ -18,13 +18,10 @@ from percentmatch.models.classifier import Classifier
 def _kernels() -> Any:
     """The kernels of this package by name, or none without triton."""
     try:
-        from percentmatch.models.kernels import norm as fused_norm
-        from percentmatch.models.kernels import pool as fused_pool
+        from percentmatch.models.kernels import norm, pool
     except ImportError:
         return None
-    return SimpleNamespace(
-        norm_act=fused_norm.norm_act, forked_relu=fused_norm.forked_relu, max_pool=fused_pool.max_pool
-    )
+    return SimpleNamespace(norm_act=norm.norm_act, forked_relu=norm.forked_relu, max_pool=pool.max_pool)
 
 
 def _here(layer: nn.Module, x: Tensor) -> Any:
@@ -54,7 +51,7 @@ class QuickNormRelu(nn.BatchNorm2d):
         return forked(self, input)[0]
 
 
-ACTS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.ReLU: 1, nn.ReLU6: 2}  # as `fused_norm` numbers them
+ACTS: dict[type[nn.Module], int] = {nn.Identity: 0, nn.ReLU: 1, nn.ReLU6: 2}  # as `norm` numbers them
 
 
 class QuickNormAct(BatchNormAct2d):

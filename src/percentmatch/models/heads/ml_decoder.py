@@ -6,13 +6,17 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from percentmatch.models.heads.base import Head
 
-class MLDecoder(nn.Module):
+
+class MLDecoder(Head):
     """Tokens (n, t, d) -> logits (n, c).
 
     One decoder layer without self-attention. The q queries are random and never learnt; each answers for
     `ceil(c / q)` neighbouring classes through its own small linear layer.
     """
+
+    reads = "tokens"
 
     def __init__(
         self,
@@ -47,9 +51,9 @@ class MLDecoder(nn.Module):
     def bias(self) -> Tensor:
         return self.group_bias  # (c,)
 
-    def forward(self, tokens: Tensor) -> Tensor:
-        memory = F.relu(self.embed(tokens))  # (n, t, e)
-        query = self.queries.expand(tokens.shape[0], -1, -1)  # (n, q, e)
+    def forward(self, features: Tensor) -> Tensor:
+        memory = F.relu(self.embed(features))  # (n, t, e)
+        query = self.queries.expand(features.shape[0], -1, -1)  # (n, q, e)
         query = self.query_norm(query + self.dropout(query))  # in place of self-attention
         attended, _ = self.attention(query, memory, memory, need_weights=False)
         query = self.attention_norm(query + self.dropout(attended))
