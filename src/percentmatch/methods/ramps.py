@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
+from percentmatch.labelers.base import check_between, check_weight
 from percentmatch.records import Facts
 
 Ramp = Callable[[Tensor | int, float], Tensor | float]  # of a step and a length
@@ -14,10 +15,8 @@ Ramp = Callable[[Tensor | int, float], Tensor | float]  # of a step and a length
 
 def ramp_length(facts: Facts, *, weight: float, ramp_ratio: float) -> float:
     """The steps in which the weight grows, once both options are checked."""
-    if not 0 <= weight < math.inf:
-        raise UserError(f"weight must be finite and not negative, not {weight}")
-    if not 0 <= ramp_ratio <= 1:
-        raise UserError(f"ramp_ratio must lie between 0 and 1, not {ramp_ratio}")
+    check_weight(weight=weight)
+    check_between(0, 1, ramp_ratio=ramp_ratio)
     if ramp_ratio and facts.total_steps < 1:
         raise UserError("ramp_ratio needs the length of the run: give Facts its total_steps, or set ramp_ratio to 0")
     return ramp_ratio * facts.total_steps

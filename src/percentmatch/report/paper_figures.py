@@ -1,9 +1,8 @@
 """What a run made of the unlabeled images: the paper's Figures 2 and 3, and the selection of pseudo-labels."""
 
-import inspect
 from collections.abc import Sequence
 
-from percentmatch.labelers import PercentMatch
+from percentmatch.methods import METHODS, all_options
 from percentmatch.report.collect import RunRecord, Series, last
 from percentmatch.report.curves import figure, figure_key, over_time, validation_means
 from percentmatch.report.entry import Entry
@@ -24,8 +23,8 @@ def pseudo_label_figures(entry: Entry) -> list[Html]:
         over_time(
             entry,
             "Thresholds (Fig. 2b)",
-            "Above the line a pair is rather positive, below it negative; every pair is learnt, as far as it is sure."
-            if _soft(run)
+            "Above the line a pair is rather positive, below it rather negative; every pair is learnt."
+            if _every_pair(run)
             else "A score above the solid line makes a pair positive, one below the dashed line negative.",
             "threshold",
             [run.logged("upper"), run.logged("lower")],
@@ -210,17 +209,16 @@ def _auc_and_gap(entry: Entry, gate: tuple[float, float] | None) -> Html | None:
 
 
 def _gate(run: RunRecord) -> tuple[float, float] | None:
-    """Where the weights of PercentMatch rise, if they follow the gap."""
-    options = run.config.options
-    usual = inspect.signature(PercentMatch).parameters
-    if run.config.method != "percentmatch" or options.get("gate", usual["gate"].default) != "gap":
+    """Where the weights of the unlabeled loss rise, if they follow the gap."""
+    row = METHODS.get(run.config.method)
+    if row is None or row.labeler is None:
         return None
-    start, full = (options.get(name, usual[name].default) for name in ("gap_start", "gap_full"))
-    return start, full
+    return row.labeler.gap_gate(all_options(run.config.method, run.config.options))
 
 
-def _soft(run: RunRecord) -> bool:
-    return run.config.method == "percentmatch" and run.config.options.get("targets") == "soft"
+def _every_pair(run: RunRecord) -> bool:
+    row = METHODS.get(run.config.method)
+    return row is not None and row.labeler is not None and row.labeler.every_pair
 
 
 def _pooled(run: RunRecord, part: str, whole: str) -> Series | None:

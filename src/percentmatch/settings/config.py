@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, Self, get_args, get_origin, get_type
 from cyclopts import Parameter
 
 from percentmatch.errors import UserError, did_you_mean
+from percentmatch.settings.renamed import renamed
 
 DATA, MODEL, VIEWS, TRAINING, RUN = (Parameter(group=name) for name in ("Data", "Model", "Views", "Training", "Run"))
 
@@ -108,7 +109,7 @@ class DataSettings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "config") -> Self:
         """Settings from plain values, as read from YAML; unknown names and wrong types are refused."""
-        return _build(cls, values, source, "")
+        return _build(cls, renamed(values) if isinstance(values, Mapping) else values, source, "")
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -29,7 +29,7 @@ from percentmatch.distributed.group import (
 from percentmatch.distributed.shared_norm import share_norms
 from percentmatch.errors import Diverged, UserError, several
 from percentmatch.files import write_atomic, write_json
-from percentmatch.methods import build_method, options_of
+from percentmatch.methods import build_method, method_row, uses_unlabeled
 from percentmatch.methods.base import scores_of
 from percentmatch.models import (
     Card,
@@ -49,6 +49,7 @@ from percentmatch.scoring.calibration import decide
 from percentmatch.scoring.metrics import pseudo_label_quality
 from percentmatch.scoring.predictions import BATCH, evaluate, logits, probabilities
 from percentmatch.settings.config import Config
+from percentmatch.settings.renamed import renamed
 from percentmatch.training.graph import Replay
 from percentmatch.training.loader import Loader
 from percentmatch.training.meter import Meter, all_finite
@@ -71,7 +72,7 @@ class Run:
         resumed: bool = False,
     ) -> None:
         self.config, self.folder, self.device = config, folder, device
-        saved, learns = folder.split if resumed else None, config.method != "supervised"
+        saved, learns = folder.split if resumed else None, uses_unlabeled(config.method)
         self.split: Split = split_data(config, data, saved=saved, unlabeled_needed=learns)
         self.labels = labels_digest(data, self.split)
         whole = set(self.split.test) == set(data.test.ids)
@@ -322,7 +323,8 @@ class Run:
         state, why = self.folder.newest(self.device, save_every=self.config.save_every)
         if state:
             try:
-                self.folder.refuse_other(state.get("settings", {}), self.config.to_dict())  # if its file was changed
+                then = renamed(state.get("settings", {}))
+                self.folder.refuse_other(then, self.config.to_dict())  # if its file was changed
                 if state["split"] != self.split.digest:
                     raise UserError(
                         f"'{self.folder.checkpoint}' belongs to a run on other images; choose another --out"
@@ -358,8 +360,7 @@ class Run:
             print(f"no labeled image shows {several(unseen)}: never a positive pseudo-label", file=sys.stderr)
         first, total = self.method.first_step, self.config.total_steps
         if first >= total and is_main():
-            known = options_of(self.config.method)
-            options = " or ".join(name for name in ("warmup_steps", "refresh_steps") if name in known)
+            options = " or ".join(method_row(self.config.method).warmup_options)
             print(
                 f"{self.config.method} learns from unlabeled images after {first:,} steps and the run has {total:,}: "
                 f"it never does; lower --option {options}, or raise --total-steps",
