@@ -101,7 +101,7 @@ def overview_figure(tracks: dict[str, dict[str, Any]], file: Path) -> None:
         axes.set(title=f"{labeled:,} labels", xlim=(15, 90), ylim=(len(tracks) - 0.5, -0.5), xlabel="test mAP, %")
         axes.set_yticks(range(len(tracks)), list(tracks))
         axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
 
