@@ -33,18 +33,10 @@ class Labeler(nn.Module, ABC):
         super().__init__()
         check_weight(weight=weight)
         check_pool(self, facts)
-        self.task = task
+        self.task: Task = check_task(task)
         weights = torch.full((facts.num_classes,), weight, dtype=torch.float32)
         self.register_buffer("weights", weights, persistent=False)  # (c,)
         self.register_buffer("unseen", facts.unseen, persistent=False)  # (c,)
-
-    @property
-    def task(self) -> Task:
-        return self._task
-
-    @task.setter
-    def task(self, task: Task) -> None:
-        self._task = check_task(task)
 
     @abstractmethod
     def forward(self, scores: Scores) -> PseudoLabels: ...

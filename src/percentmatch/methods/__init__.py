@@ -4,19 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from percentmatch import labelers
 from percentmatch.errors import UserError, did_you_mean
-from percentmatch.labelers import (
-    UDA,
-    AdaMatch,
-    Dash,
-    FixedThreshold,
-    FlexMatch,
-    FreeMatch,
-    Labeler,
-    PercentMatch,
-    PriorMatch,
-    SoftMatch,
-)
 from percentmatch.methods.base import Method
 from percentmatch.methods.cap import CAP
 from percentmatch.methods.curriculum_labeling import CurriculumLabeling
@@ -55,7 +44,7 @@ class Row:
     """A method class, its labeler if it takes one, and the line that `percentmatch methods` prints."""
 
     method: type[Method]
-    labeler: type[Labeler] | None
+    labeler: type[labelers.Labeler] | None
     summary: str
     defaults: Mapping[str, object] = field(default_factory=dict)  # of options, where they differ from the signature's
     # options that are chosen for somebody's own data: ASL lifts the scores, and most thresholds are for probabilities
@@ -85,22 +74,28 @@ METHODS: dict[str, Row] = {
         MeanTeacher, None, "the student should score as its moving average does (Tarvainen and Valpola 2017)"
     ),
     "mixmatch": Row(MixMatch, None, "sharpened guesses, and mixup of all images (Berthelot et al. 2019)"),
-    "uda": Row(WeakToStrong, UDA, "sharpened soft targets of confident pairs (Xie et al. 2020)"),
-    "fixmatch": Row(WeakToStrong, FixedThreshold, "one fixed threshold for all classes (Sohn et al. 2020)"),
-    "flexmatch": Row(WeakToStrong, FlexMatch, "thresholds that rise as a class is learnt (Zhang et al. 2021)"),
-    "dash": Row(WeakToStrong, Dash, "a shrinking bound on the loss of a pseudo-label (Xu et al. 2021)", BCE),
-    "adamatch": Row(WeakToStrong, AdaMatch, "aligned scores, relative thresholds (Berthelot et al. 2022)", BCE),
-    "freematch": Row(WeakToStrong, FreeMatch, "thresholds that follow the model's confidence (Wang et al. 2023)", BCE),
-    "softmatch": Row(WeakToStrong, SoftMatch, "every pair, weighted by its confidence (Chen et al. 2023)", BCE),
+    "uda": Row(WeakToStrong, labelers.UDA, "sharpened soft targets of confident pairs (Xie et al. 2020)"),
+    "fixmatch": Row(WeakToStrong, labelers.FixedThreshold, "one fixed threshold for all classes (Sohn et al. 2020)"),
+    "flexmatch": Row(WeakToStrong, labelers.FlexMatch, "thresholds that rise as a class is learnt (Zhang et al. 2021)"),
+    "dash": Row(WeakToStrong, labelers.Dash, "a shrinking bound on the loss of a pseudo-label (Xu et al. 2021)", BCE),
+    "adamatch": Row(
+        WeakToStrong, labelers.AdaMatch, "aligned scores, relative thresholds (Berthelot et al. 2022)", BCE
+    ),
+    "freematch": Row(
+        WeakToStrong, labelers.FreeMatch, "thresholds that follow the model's confidence (Wang et al. 2023)", BCE
+    ),
+    "softmatch": Row(
+        WeakToStrong, labelers.SoftMatch, "every pair, weighted by its confidence (Chen et al. 2023)", BCE
+    ),
     "percentmatch": Row(
         WeakToStrong,
-        PercentMatch,
+        labelers.PercentMatch,
         "percentile thresholds and gap-gated weights (Huang et al. 2022)",
         own_data={"scores": "teacher"},
     ),
     "priormatch": Row(
         WeakToStrong,
-        PriorMatch,
+        labelers.PriorMatch,
         "every pair a soft label, each class held to its labeled prevalence",
         {"loss": "bce", "scores": "teacher"},
     ),

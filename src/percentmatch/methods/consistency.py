@@ -7,7 +7,7 @@ from torch import Tensor
 
 from percentmatch.labelers.base import check_pool
 from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of, step_loss
-from percentmatch.methods.ramps import Ramp, full_weights, ramp_length
+from percentmatch.methods.ramps import Ramp, ramp_length
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
 ABSENT = -1e9  # a logit whose share of a softmax is 0
@@ -34,7 +34,7 @@ class Consistency(Method):
         self, batch: Batch, logits: Tensor, unlabeled_logits: Tensor, targets: Tensor, there: Tensor | None = None
     ) -> StepLoss:
         """`targets` (u, c) teach the unlabeled logits; `there` (u, 1) is 0 for an image without any."""
-        weights = full_weights(self.taught, self.weight * self.ramp(batch.step, self.ramp_length))
+        weights = torch.ones_like(self.taught) * (self.weight * self.ramp(batch.step, self.ramp_length))
         mask = self.taught.expand_as(targets) if there is None else self.taught * there
         pseudo = PseudoLabels(targets, mask, weights)
         supervised = labeled_loss(self.pair_loss, logits, batch)

@@ -9,7 +9,7 @@ from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import Method, pair_loss, step_loss
 from percentmatch.methods.consistency import soft_targets, squared_error, taught_classes
 from percentmatch.methods.mixing import blend, labels_of, larger_shares, look_up
-from percentmatch.methods.ramps import full_weights, linear_ramp, ramp_length
+from percentmatch.methods.ramps import linear_ramp, ramp_length
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
 
@@ -64,7 +64,7 @@ class MixMatch(Method):
         pseudo = PseudoLabels(
             guesses,
             self.taught.expand_as(guesses),
-            full_weights(self.taught, self.weight * linear_ramp(batch.step, self.ramp_length)),
+            torch.ones_like(self.taught) * (self.weight * linear_ramp(batch.step, self.ramp_length)),
         )
         own = (batch.images, batch.weak, batch.weak2)
         images = torch.cat([gather_rows(part) for part in own])  # (n, 3, h, w): labeled, weak, weak2 of all ranks

@@ -9,7 +9,7 @@ from percentmatch.errors import UserError
 from percentmatch.labelers import select
 from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import Method, forward_together, labeled_loss, pair_loss, scores_of, step_loss
-from percentmatch.methods.ramps import full_weights, linear_ramp, ramp_length
+from percentmatch.methods.ramps import linear_ramp, ramp_length
 from percentmatch.records import Batch, Facts, StepLoss, Task
 
 
@@ -55,7 +55,7 @@ class PseudoLabel(Method):
 
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
         logits, weak_logits = forward_together(model, batch.images, batch.weak)
-        weights = full_weights(self.upper, self.weight * linear_ramp(batch.step, self.ramp_length))
+        weights = torch.ones_like(self.upper) * (self.weight * linear_ramp(batch.step, self.ramp_length))
         scores = scores_of(weak_logits, self.task)  # (u, c)
         pseudo = select(scores, self.upper, self.lower, weights, self.task, meet=True)
         supervised = labeled_loss(self.pair_loss, logits, batch)

@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
@@ -34,8 +33,3 @@ def gaussian_ramp(step: Tensor | int, length: float) -> Tensor | float:
     """exp(-5 (1 - t)^2) where t is the linear ramp (Laine and Aila 2017): from 0.007 to 1."""
     exponent = -5 * (1 - linear_ramp(step, length)) ** 2
     return exponent.exp() if isinstance(exponent, Tensor) else math.exp(exponent)
-
-
-def full_weights(like: Tensor, weight: Tensor | float) -> Tensor:
-    """One weight for every class, a float or a () tensor: (c,)."""
-    return torch.ones_like(like) * weight

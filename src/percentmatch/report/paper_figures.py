@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from percentmatch.labelers import Labeler
 from percentmatch.methods import METHODS, all_options
 from percentmatch.report.collect import RunRecord, Series, last
 from percentmatch.report.curves import figure, figure_key, over_time, validation_means
@@ -17,14 +18,14 @@ NEGATIVES_RIGHT = ("negatives_right", "negatives_selected")
 def pseudo_label_figures(entry: Entry) -> list[Html]:
     """The figures of scores, thresholds, weights and selection that this run has something for."""
     run = entry.run
-    gate = _gate(run)
+    gate, labeler = _gate(run), _labeler(run)
     made = [
         _pool(entry),
         over_time(
             entry,
             "Thresholds (Fig. 2b)",
             "Above the line a pair is rather positive, below it rather negative; every pair is learnt."
-            if _every_pair(run)
+            if labeler and labeler.every_pair
             else "A score above the solid line makes a pair positive, one below the dashed line negative.",
             "threshold",
             [run.logged("upper"), run.logged("lower")],
@@ -210,15 +211,13 @@ def _auc_and_gap(entry: Entry, gate: tuple[float, float] | None) -> Html | None:
 
 def _gate(run: RunRecord) -> tuple[float, float] | None:
     """Where the weights of the unlabeled loss rise, if they follow the gap."""
-    row = METHODS.get(run.config.method)
-    if row is None or row.labeler is None:
-        return None
-    return row.labeler.gap_gate(all_options(run.config.method, run.config.options))
+    labeler, options = _labeler(run), run.config.options
+    return labeler.gap_gate(all_options(run.config.method, options)) if labeler else None
 
 
-def _every_pair(run: RunRecord) -> bool:
-    row = METHODS.get(run.config.method)
-    return row is not None and row.labeler is not None and row.labeler.every_pair
+def _labeler(run: RunRecord) -> type[Labeler] | None:
+    """That of the run's method, if this version knows it and it has one."""
+    return METHODS[run.config.method].labeler if run.config.method in METHODS else None
 
 
 def _pooled(run: RunRecord, part: str, whole: str) -> Series | None:
