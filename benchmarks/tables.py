@@ -6,6 +6,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
+from percentmatch.settings.renamed import renamed
+
 ROOT = Path(__file__).parent.parent
 
 
@@ -18,8 +20,19 @@ def write_json(path: Path, value: object) -> None:
 
 
 def read(name: str) -> dict[str, Any]:
-    """A results file."""
-    return json.loads((ROOT / "results" / f"{name}.json").read_text())
+    """A results file, with methods and options as they are called today."""
+    results = json.loads((ROOT / "results" / f"{name}.json").read_text())
+    return {**results, "runs": [_of_today(run) for run in results["runs"]]} if "runs" in results else results
+
+
+def _of_today(run: dict[str, Any]) -> dict[str, Any]:
+    if "settings" not in run:
+        return run
+    then, settings = run["method"], renamed(run["settings"])
+    now = settings["method"]
+    group = run["group"]
+    group = now + group.removeprefix(then) if group.startswith(then) else group
+    return {**run, "group": group, "method": now, "settings": settings}
 
 
 def fill(file: Path, name: str, table: str) -> None:

@@ -61,11 +61,15 @@ def pseudo_label_figure(results: dict[str, Any], file: Path) -> None:
 
 
 def overview_figure(tracks: dict[str, dict[str, Any]], file: Path) -> None:
-    """Supervised and PercentMatch in each track: the means, a small dot for each seed, and what the paper published."""
+    """Supervised and the track's other method: the means, a small dot for each seed, and what the paper published.
+
+    That is PercentMatch with the paper's recipe, PriorMatch with ours.
+    """
     pyplot = _pyplot()
     figure, grid = pyplot.subplots(1, 2, figsize=(9, 2.6), layout="constrained", sharex=True, sharey=True)
-    colors = {"supervised": "#888888", "percentmatch": "#1f6f8b"}
+    colors = {"supervised": "#888888", "percentmatch": "#1f6f8b", "priormatch": "#2e8b57"}
     for labeled, axes in zip((500, 1000), grid, strict=True):
+        named = set()  # methods that the legend names
         for place, results in enumerate(tracks.values()):
             means = {}
             for method, color in colors.items():
@@ -74,9 +78,13 @@ def overview_figure(tracks: dict[str, dict[str, Any]], file: Path) -> None:
                     for run in results["runs"]
                     if (run["method"], run["settings"]["labeled"]) == (method, labeled)
                 ]
+                if not scores:
+                    continue
                 means[method] = statistics.mean(scores)
                 axes.scatter(scores, [place + 0.22] * len(scores), s=7, color=color)
-                axes.scatter(means[method], place, s=70, color=color, zorder=2, label=method if not place else None)
+                label = None if method in named else method
+                axes.scatter(means[method], place, s=70, color=color, zorder=2, label=label)
+                named.add(method)
                 side = -1 if method == "supervised" else 1
                 axes.annotate(
                     f"{means[method]:.1f}",
@@ -87,13 +95,13 @@ def overview_figure(tracks: dict[str, dict[str, Any]], file: Path) -> None:
                     va="center",
                     bbox={"boxstyle": "square,pad=0.1", "color": "white"},
                 )
-            axes.plot(means.values(), [place] * 2, color=colors["percentmatch"], linewidth=2, zorder=1)
+            axes.plot(means.values(), [place] * 2, color=colors[list(means)[-1]], linewidth=2, zorder=1)
         published, _ = PUBLISHED["percentmatch"][labeled]
         axes.axvline(published, color="#d1495b", linestyle="--", linewidth=1, label="percentmatch, published")
         axes.set(title=f"{labeled:,} labels", xlim=(15, 90), ylim=(len(tracks) - 0.5, -0.5), xlabel="test mAP, %")
         axes.set_yticks(range(len(tracks)), list(tracks))
         axes.spines[["top", "right"]].set_visible(False)
-    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=3, frameon=False)
+    figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
     figure.savefig(file, metadata={"Date": None})
     pyplot.close(figure)
 

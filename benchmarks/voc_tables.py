@@ -151,9 +151,9 @@ def class_gain_table(results: dict[str, Any]) -> str:
                     for run in runs
                     if (run["method"], run["settings"]["labeled"]) == (method, count)
                 )
-                for method in ("supervised", "percentmatch")
+                for method in ("supervised", "priormatch")
             }
-            gain = score["percentmatch"] - score["supervised"]
+            gain = score["priormatch"] - score["supervised"]
             cells += [f"{right / picked:.0%}", f"{right / true:.0%}", f"{score['supervised']:.1f}", f"{gain:+.1f}"]
         lines.append(f"| {name} | {' | '.join(cells)} |")
     seeds = ", ".join(map(str, sorted({run["seed"] for run in runs})))
@@ -168,7 +168,7 @@ PSEUDO = ("positives_right", "positives_selected", "positives_true", "negatives_
 
 def with_pseudo_labels(results: dict[str, Any]) -> dict[float, list[dict[str, Any]]]:
     """The runs that kept the pseudo-labels of each class, by their number of labels."""
-    there = [run for run in results["runs"] if run["method"] == "percentmatch" and run.get("training")]
+    there = [run for run in results["runs"] if run["method"] == "priormatch" and run.get("training")]
     counts = sorted({run["settings"]["labeled"] for run in there})
     return {count: [run for run in there if run["settings"]["labeled"] == count] for count in counts}
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from percentmatch.labelers import FreeMatch as FreeMatch
     from percentmatch.labelers import Labeler as Labeler
     from percentmatch.labelers import PercentMatch as PercentMatch
+    from percentmatch.labelers import PriorMatch as PriorMatch
     from percentmatch.labelers import SoftMatch as SoftMatch
     from percentmatch.methods import METHODS as METHODS
     from percentmatch.settings.config import Config as Config
@@ -36,7 +37,7 @@ else:
         "Predictor": "use.predict",
         "METHODS": "methods",
         **dict.fromkeys(("Labeler", "AdaMatch", "Dash", "FixedThreshold", "FlexMatch"), "labelers"),
-        **dict.fromkeys(("FreeMatch", "PercentMatch", "SoftMatch", "UDA"), "labelers"),
+        **dict.fromkeys(("FreeMatch", "PercentMatch", "PriorMatch", "SoftMatch", "UDA"), "labelers"),
     }
 
     def __getattr__(name: str) -> object:

@@ -33,6 +33,7 @@ EAGER: dict[str, dict] = {  # options with which a method selects at once
     "mean_teacher": {"ramp_ratio": 0.0},
     "mixmatch": {"ramp_ratio": 0.0},
     "percentmatch": {"warmup_steps": 0, "gap_start": -1.0, "gap_full": -0.5, "lower_percentile": 0.3},
+    "priormatch": {"warmup_steps": 0},
     "cap": {"warmup_steps": 0, "refresh_steps": 2},
     "dash": {"warmup_steps": 1, "decay_steps": 2},
 }

@@ -83,13 +83,16 @@ def test_the_grid_of_the_docs(tmp_path: Path) -> None:
     (tmp_path / "grid.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
     plan = grid_plan.read_grid(tmp_path / "grid.yaml")
     assert len(plan) == 3 * 2 * 3
-    assert "soft targets-labeled=100-seed1" in {planned.name for planned in plan}
+    assert "soft selection-labeled=100-seed1" in {planned.name for planned in plan}
 
 
-def test_another_method_leaves_the_options_of_the_preset_behind(tmp_path: Path) -> None:
+def test_another_method_leaves_the_options_of_the_preset_behind(tmp_path: Path, monkeypatch) -> None:
+    monkeypatch.setitem(PRESETS, "voc2007-best", PRESETS["voc2007-best"] | {"options": {"momentum": 0.9}})
     file = tmp_path / "grid.yaml"
     file.write_text("preset: voc2007-best\nruns: {a: {}, b: {method: supervised}, c: {options: {loss: asl}}}")
-    mine, other, changed = (planned.config.options for planned in grid_plan.read_grid(file))
+    plan = grid_plan.read_grid(file)
+    assert [planned.config.method for planned in plan] == ["priormatch", "supervised", "priormatch"]
+    mine, other, changed = (planned.config.options for planned in plan)
     assert mine == PRESETS["voc2007-best"]["options"]
     assert not other
     assert changed == {**mine, "loss": "asl"}

@@ -39,7 +39,7 @@ def test_the_three_commands_lead_from_a_zip_to_predictions(tmp_path: Path, monke
     assert len(rows) == 12
     assert {"image", "disc", "hourglass"} <= rows[0].keys()
     metrics = json.loads(Path("runs/first/metrics.json").read_text())
-    assert (metrics["method"], metrics["test"]["ema"]["num_images"]) == ("percentmatch", 6)
+    assert (metrics["method"], metrics["test"]["ema"]["num_images"]) == ("priormatch", 6)
 
 
 def test_the_figures_are_those_of_the_results() -> None:

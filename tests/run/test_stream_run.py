@@ -205,7 +205,7 @@ def test_the_commands_say_what_a_person_needs(files: Path, tmp_path: Path, capsy
     command(["train", *flags, "--skip-bad-images"])
     said = capsys.readouterr().err
     assert said.count("skipped: shard") == 1
-    assert "percentmatch: there are 6" in said
+    assert "priormatch: there are 6" in said
     command(["data", "stats", *flags[:4], "--unlabeled", str(files / "pool")])
     assert "not looked at: 70 unlabeled images in shards" in capsys.readouterr().err
     with pytest.raises(UserError, match="are shards already"):

@@ -64,18 +64,17 @@ def test_a_run_leaves_the_files_that_the_contract_names(whole: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("method", "warmup"), [("percentmatch", 7), ("dash", 6), ("cap", 0), ("percentmatch", 6), ("dash", 5)]
+    ("method", "warmup"), [("priormatch", 7), ("dash", 6), ("cap", 0), ("priormatch", 6), ("dash", 5)]
 )
 def test_a_warm_up_of_the_whole_run_is_said(method: str, warmup: int, tmp_path: Path, capsys) -> None:
     options = {"warmup_steps": warmup} | ({"refresh_steps": 6} if method == "cap" else {})
-    options |= {"gate": "none", "selection": "all"} if method == "percentmatch" else {}
     train(replace(TINY, method=method, options=options, total_steps=6, log_every=1), tmp_path / "run")
     said = f"{method} learns from unlabeled images after 6 steps and the run has 6: it never does; lower --option"
     more = " or refresh_steps" if method == "cap" else ""
     never = f"{said} warmup_steps{more}, or raise --total-steps" in capsys.readouterr().err
     learnt = [row["unlabeled"] > 0 for row in rows(tmp_path / "run") if row["kind"] == "train"]
     assert learnt == [False] * 5 + [not never]
-    assert never == ((method, warmup) not in (("percentmatch", 6), ("dash", 5)))
+    assert never == ((method, warmup) not in (("priormatch", 6), ("dash", 5)))
 
 
 def test_the_saved_model_scores_what_the_run_reported(whole: Path) -> None:

@@ -152,7 +152,9 @@ def test_the_papers_fixmatch_says_nothing_of_what_is_absent() -> None:
     assert found.mask.flatten().tolist() == [0, 0, 1]
 
 
-@pytest.mark.parametrize("name", ["percentmatch", "freematch", "softmatch", "adamatch", "dash", "flexmatch"])
+@pytest.mark.parametrize(
+    "name", ["percentmatch", "priormatch", "freematch", "softmatch", "adamatch", "dash", "flexmatch"]
+)
 def test_an_empty_batch_does_no_harm(name: str) -> None:
     more = {"decay_steps": 5} if name == "dash" else {}
     labeler = METHODS[name].labeler(facts(10, 20, 30), **more)
@@ -169,7 +171,7 @@ def test_an_empty_batch_does_no_harm(name: str) -> None:
 @pytest.mark.parametrize(
     ("name", "options"),
     [
-        ("percentmatch", {"targets": "soft", "selection": "all"}),
+        ("priormatch", {}),
         ("percentmatch", {"selection": "soft"}),
         *((name, {}) for name in ("uda", "softmatch", "freematch", "adamatch")),
     ],

@@ -13,7 +13,6 @@ from percentmatch.errors import UserError
 from percentmatch.labelers import PercentMatch
 from percentmatch.labelers.gates import AUC_BINS, LabeledAuc
 from percentmatch.labelers.histogram import ScoreHistogram, bins_of
-from percentmatch.losses import cross_entropy
 from percentmatch.records import Facts, Scores
 
 
@@ -455,80 +454,6 @@ def test_a_schedule_needs_the_length_of_the_run() -> None:
     PercentMatch(facts(10, total_steps=0))
 
 
-# every pair, soft targets
-
-
-def test_every_pair_is_divided_at_the_prevalence() -> None:
-    """A uniform histogram and 30 of 100 positives: scores above 0.7 are positive, all others negative."""
-    pseudo = frozen(30, selection="all")(Scores(torch.tensor([[0.69], [0.71], [0.1], [0.99]]), 5))
-    assert pseudo.mask.flatten().tolist() == [1, 1, 1, 1]
-    assert pseudo.targets.flatten().tolist() == [0, 1, 0, 1]
-
-
-def test_the_shift_gives_the_wanted_mean() -> None:
-    """Scores .25 and .75, half each and in the middle of their bins, have the odds 1/3 and 3; a shift d multiplies them
-    by o = e^d. For a mean of .2: o/(3 + o) + 3o/(1 + 3o) = .4, so 4.8 o^2 + 6 o - 1.2 = 0, o = (sqrt(59.04) - 6) / 9.6.
-    """
-    histogram = ScoreHistogram(1, num_bins=10, momentum=0.0)
-    histogram.update(torch.tensor([[0.25], [0.75]]))
-    expected = (59.04**0.5 - 6) / 9.6
-    assert float(histogram.logit_shift(torch.tensor([0.2])).exp()) == pytest.approx(expected, rel=1e-3)
-
-
-@pytest.mark.parametrize("bins", ["uniform", "logit"])
-def test_soft_targets_have_the_labeled_prevalence_as_mean(bins: str) -> None:
-    """The order of the scores stays, the mean of each class becomes its labeled share, an unseen class gets 0."""
-    labeler = PercentMatch(
-        facts(10, 40, 0), momentum=0.0, num_bins=400, bins=bins, selection="all", targets="soft", gate="none",
-        warmup_steps=0,
-    )  # fmt: skip
-    weak = torch.rand(4000, 3, generator=torch.Generator().manual_seed(0)) ** torch.tensor([1.0, 4.0, 1.0])
-    labeler(Scores(weak, 0))
-    pseudo = labeler.eval()(Scores(weak, 1))
-    assert pseudo.targets.mean(dim=0).tolist() == pytest.approx([0.1, 0.4, 0.0], abs=3e-3)
-    assert bool((pseudo.targets.gather(0, weak.argsort(dim=0)).diff(dim=0) >= -1e-7).all())
-    assert bool((pseudo.mask == 1).all())
-    assert labeler.soft_targets
-
-
-def test_soft_targets_of_one_label_an_image_sum_to_one() -> None:
-    labeler = PercentMatch(facts(10, 40, 50), task="single-label", selection="all", targets="soft", warmup_steps=0)
-    weak = torch.rand(60, 3, generator=torch.Generator().manual_seed(0)).softmax(dim=1)
-    labeler(Scores(weak, 0))
-    torch.testing.assert_close(labeler(Scores(weak, 1)).targets.sum(dim=1), torch.ones(60))
-
-
-def test_a_soft_row_of_one_label_an_image_has_the_weight_of_its_best_class() -> None:
-    """Class 0 is open and class 1 shut. Weights of their own for the terms of a cross-entropy teach p = (1, 0)."""
-    labeler = PercentMatch(
-        facts(50, 50), task="single-label", selection="all", targets="soft", gate="auc", warmup_steps=0
-    ).eval()
-    labeler.labeled_auc.masses[0, :, 200] = 1.0
-    labeler.labeled_auc.masses[1, 0, 50] = labeler.labeled_auc.masses[1, 1, 200] = 1.0  # AUC 1 and 0.5
-    found = labeler(Scores(torch.tensor([[0.7, 0.3], [0.1, 0.9]]), 5))
-    assert found.pair_weights.tolist() == [[1, 1], [0, 0]]
-    logits = torch.zeros(1, 2, requires_grad=True)
-    (cross_entropy(logits, found.targets[:1]) * found.pair_weights[:1]).sum().backward()
-    torch.testing.assert_close(logits.grad, 0.5 - found.targets[:1])  # its least is at the targets
-
-
-def test_labeling_every_image_leaves_out_rows_of_an_unseen_class() -> None:
-    weak = torch.tensor([[0.05, 0.05, 0.9], [0.8, 0.1, 0.1]])
-    for targets, rows in (("hard", [0, 1]), ("soft", [1, 1])):  # a soft row has nothing for the unseen class
-        labeler = PercentMatch(
-            facts(50, 50, 0), task="single-label", selection="all", targets=targets, gate="none", warmup_steps=0
-        )
-        found = labeler(Scores(weak, 5))
-        assert found.pair_weights.tolist() == [[row] * 3 for row in rows]
-        assert ((found.targets * found.pair_weights)[:, 2] == 0).all()
-
-
-@pytest.mark.parametrize("option", ["selection", "targets"])
-def test_unknown_words_are_refused(option: str) -> None:
-    with pytest.raises(UserError, match=f"{option} must be"):
-        PercentMatch(facts(1), **{option: "half"})
-
-
 def test_soft_weights_follow_the_schedule() -> None:
     """n = .5, U = .9, at the strict end .95: a score of .9 counts .4 / .45, later in full."""
     labeler = frozen(
@@ -536,3 +461,9 @@ def test_soft_weights_follow_the_schedule() -> None:
     )
     assert labeler(Scores(torch.tensor([[0.9]]), 0)).mask.item() == pytest.approx(0.4 / 0.45, abs=1e-4)
     assert labeler(Scores(torch.tensor([[0.9]]), 50)).mask.item() == pytest.approx(1, abs=1e-4)
+
+
+@pytest.mark.parametrize("word", ["half", "all"])
+def test_unknown_words_are_refused(word: str) -> None:
+    with pytest.raises(UserError, match="selection must be 'hard' or 'soft', not"):
+        PercentMatch(facts(1), selection=word)  # ty: ignore

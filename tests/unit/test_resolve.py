@@ -13,7 +13,7 @@ from PIL import Image
 from percentmatch.cli import main as cli
 from percentmatch.cli.flags import ConfigFlags, gather
 from percentmatch.errors import UserError
-from percentmatch.methods import METHODS, checked_options, options_of
+from percentmatch.methods import METHODS, all_options, checked_options, options_of
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config, DataSettings, View
 from percentmatch.settings.declare import flat, without
@@ -34,7 +34,7 @@ def test_every_choice_is_a_valid_config(machine: Machine, labeled: int, unlabele
     choice = choose({}, replace(DATA, labeled=labeled, unlabeled=unlabeled), machine)
     config = Config.from_dict(choice.settings)
     checked_options(config.method, config.options)
-    assert config.method == ("percentmatch" if unlabeled * 5 >= labeled else "supervised")
+    assert config.method == ("priormatch" if unlabeled * 5 >= labeled else "supervised")
     assert 2 <= len(choice.reasons) <= 6
 
 
@@ -114,13 +114,36 @@ def test_what_is_given_stays() -> None:
     assert choose({"weights": "offline"}, DATA, GPU).settings["backbone"] == "tf_efficientnet_lite0"
 
 
-def test_pseudo_labels_are_soft_unless_the_papers_rule_is_asked_for() -> None:
+def test_every_pair_has_a_label_unless_the_papers_rule_is_asked_for() -> None:
     """An option of the thresholds would have no effect where every pair counts."""
-    assert choose({}, DATA, CPU).settings["options"] == PRESETS["voc2007-best"]["options"] | {"warmup_steps": 37}
-    assert choose({"options": {"weight": 2}}, DATA, CPU).settings["options"]["targets"] == "soft"
-    for given in ({"upper_percentile": 0.9}, {"gate": "auc"}, {"targets": "hard"}, {"schedule": "curriculum"}):
-        options = choose({"options": given}, DATA, CPU).settings["options"]
-        assert options == {"scores": "teacher", "warmup_steps": 37} | given
+    chosen = choose({}, DATA, CPU).settings
+    assert chosen["method"] == PRESETS["voc2007-best"]["method"] == "priormatch"
+    assert all_options("priormatch", chosen["options"]) == all_options("priormatch", {"warmup_steps": 37})
+    assert choose({"options": {"weight": 2}}, DATA, CPU).settings["method"] == "priormatch"
+    for given in ({"upper_percentile": 0.9}, {"gate": "auc"}, {"selection": "soft"}, {"schedule": "curriculum"}):
+        chosen = choose({"options": given}, DATA, CPU).settings
+        assert chosen["method"] == "percentmatch"
+        assert chosen["options"] == {"scores": "teacher", "warmup_steps": 37} | given
+    assert choose({"method": "percentmatch"}, DATA, CPU).settings["options"] == {
+        "scores": "teacher",
+        "warmup_steps": 37,
+    }
+
+
+@pytest.mark.parametrize(
+    ("method", "scores", "gentle"),
+    [
+        ("priormatch", None, True),
+        ("priormatch", "student", False),
+        ("percentmatch", None, True),
+        ("dash", "teacher", False),
+        ("ups", None, False),  # its students learn from the weak view
+    ],
+)
+def test_the_teacher_of_a_long_run_sees_nearly_the_whole_image(method: str, scores: str | None, gentle: bool) -> None:
+    given = {"method": method, "total_steps": 10_000, "options": {"scores": scores} if scores else {}}
+    weak = choose(given, DATA, CPU).settings["weak_view"]
+    assert (weak == PRESETS["voc2007-best"]["weak_view"]) == gentle
 
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("percentmatch", "mixmatch")])
@@ -265,6 +288,7 @@ def test_flags_and_the_config_file_win(photos: list[str], seen: dict[str, Config
     assert not config.cuda_graph
     assert config.options["num_bins"] == 60
     assert config.options["scores"] == "teacher"
+    assert (config.method, config.options["loss"]) == ("priormatch", "bce")
     assert (config.image_size, config.backbone, config.head) == (64, "resnet18", "linear")
 
 
@@ -289,6 +313,7 @@ def test_presets_and_scenes_keep_the_papers_values(seen: dict[str, Config], tmp_
     assert Config.from_dict(best) == Config.from_dict({**PRESETS["voc2007-best"], "root": "VOC"})
     options = {"preset": "voc2007-best", "options": ["loss=bce"]}
     assert gather(Config, ConfigFlags(method="supervised"), **options)["options"] == {"loss": "bce"}
+    assert gather(Config, ConfigFlags(), **options)["options"] == {"loss": "bce"}
 
 
 @pytest.mark.parametrize(

@@ -118,5 +118,5 @@ def test_bad_options_are_named(wrong: dict, named: str) -> None:
 
 
 def test_a_stream_is_refused() -> None:
-    with pytest.raises(UserError, match="cannot train on a stream; use mean_teacher"):
+    with pytest.raises(UserError, match="needs a pool, not a stream; choose another --method, such as mean_teacher"):
         TemporalEnsembling(facts(10, num_unlabeled=None))

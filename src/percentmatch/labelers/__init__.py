@@ -7,6 +7,7 @@ from percentmatch.labelers.fixed import FixedThreshold
 from percentmatch.labelers.flexmatch import FlexMatch
 from percentmatch.labelers.freematch import FreeMatch
 from percentmatch.labelers.percentmatch import PercentMatch
+from percentmatch.labelers.priormatch import PriorMatch
 from percentmatch.labelers.softmatch import SoftMatch
 from percentmatch.labelers.uda import UDA
 
@@ -19,6 +20,7 @@ __all__ = [
     "FreeMatch",
     "Labeler",
     "PercentMatch",
+    "PriorMatch",
     "SoftMatch",
     "select",
 ]

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from percentmatch.distributed.group import StepSums
 from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, align, check_between, check_weight, confidence, select
+from percentmatch.labelers.base import Labeler, align, check_between, confidence, select
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 
@@ -23,8 +23,6 @@ class AdaMatch(Labeler):
 
     means: Tensor
     steps_learnt: Tensor
-    weights: Tensor
-    unseen: Tensor
 
     def __init__(
         self,
@@ -35,10 +33,8 @@ class AdaMatch(Labeler):
         momentum: float = 0.999,
         weight: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(facts, task, weight=weight)
         check_between(0, 1, threshold=threshold, momentum=momentum)
-        check_weight(weight=weight)
-        self.task: Task = task
         self.threshold, self.momentum = threshold, momentum
         c = facts.num_classes
         half = torch.full((c,), 1 / c if task == "single-label" else 0.5)
@@ -46,8 +42,6 @@ class AdaMatch(Labeler):
         # labeled mean p, labeled mean q, unlabeled mean p; before the first batch nothing is aligned and q is 1
         self.register_buffer("means", torch.stack([half, torch.ones(c), half]))  # (3, c)
         self.register_buffer("steps_learnt", torch.zeros(3, c))  # steps in which each mean had something to learn
-        self.register_buffer("weights", torch.full((c,), weight), persistent=False)
-        self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         labeled_mean, labeled_confidence, weak_mean = self.means  # (c,) each, from the state before this batch

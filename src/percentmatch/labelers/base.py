@@ -1,34 +1,59 @@
 """What a labeler is, and the rules they share: Eq. 1, hard labels, confidence and distribution alignment."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.records import PseudoLabels, Scores, Task, check_task
+from percentmatch.records import Facts, PseudoLabels, Scores, Task, check_task
+
+UnseenClasses = Literal["negatives", "off"]  # what a class without labeled positives is given
 
 
 class Labeler(nn.Module, ABC):
-    """Scores in, pseudo-labels out. Its state lives in buffers; train mode updates them, eval mode only reads."""
+    """Scores in, pseudo-labels out. Its state lives in buffers; train mode updates them, eval mode only reads.
+
+    What a labeler needs, it declares as attributes of its class or of itself.
+    """
 
     soft_targets: bool = False  # targets between 0 and 1: the unlabeled loss is then BCE, or cross-entropy
+    every_pair: bool = False  # every pair counts: a score above `PseudoLabels.upper` is rather positive
     first_step: int = 0  # before it nothing is selected
+    warmup_options: tuple[str, ...] = ()  # the options that set it
     reads_labeled: bool = False  # learns from `Scores.labeled`: teacher scores then include the labeled images
+    needs_pool: bool = False  # keeps a row for each unlabeled image, so it cannot train on a stream
 
-    @property
-    def task(self) -> Task:
-        return self._task
+    weights: Tensor
+    unseen: Tensor
 
-    @task.setter
-    def task(self, task: Task) -> None:
-        self._task = check_task(task)
+    def __init__(self, facts: Facts, task: Task = "multi-label", *, weight: float = 1.0) -> None:
+        super().__init__()
+        check_weight(weight=weight)
+        check_pool(self, facts)
+        self.task: Task = check_task(task)
+        weights = torch.full((facts.num_classes,), weight, dtype=torch.float32)
+        self.register_buffer("weights", weights, persistent=False)  # (c,)
+        self.register_buffer("unseen", facts.unseen, persistent=False)  # (c,)
 
     @abstractmethod
     def forward(self, scores: Scores) -> PseudoLabels: ...
 
     def penalty(self, strong: Tensor, pseudo: PseudoLabels) -> Tensor | None:
         """A term () of the loss beside the selected pairs, from the strong view's probabilities (u, c), or None."""
+        return None
+
+    def leave_out_unseen(self, unseen_classes: UnseenClasses) -> None:
+        """With "off", classes without labeled positives have no weight; with "negatives" the usual one."""
+        check_choice(UnseenClasses, unseen_classes=unseen_classes)
+        if unseen_classes == "off":
+            self.weights.masked_fill_(self.unseen, 0.0)
+
+    @classmethod
+    def gap_gate(cls, options: Mapping[str, Any]) -> tuple[float, float] | None:
+        """The threshold gaps between which a class's weight rises with these options, of which none is left out."""
         return None
 
 
@@ -87,6 +112,23 @@ def align(weak: Tensor, mean: Tensor, wanted: Tensor, task: Task) -> Tensor:
         return present / present.sum(dim=1, keepdim=True).clamp(min=1e-12)
     absent = (1 - weak) * ((1 - wanted) / (1 - mean))
     return present / (present + absent)
+
+
+def check_pool(part: Any, facts: Facts) -> None:
+    """Refuse a stream for a labeler or method that needs a pool."""
+    if part.needs_pool and facts.num_unlabeled is None:
+        raise UserError(
+            f"{type(part).__name__} keeps a row for each unlabeled image, so it needs a pool, not a stream; choose "
+            "another --method, such as mean_teacher or fixmatch"
+        )
+
+
+def check_choice(kind: Any, **options: str) -> None:
+    """Refuse options that are none of the words of a Literal."""
+    words = [f"'{word}'" for word in get_args(kind)]
+    for name, value in options.items():
+        if value not in get_args(kind):
+            raise UserError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not '{value}'")
 
 
 def check_between(low: float, high: float, **options: float) -> None:

@@ -26,10 +26,10 @@ class Dash(Labeler):
     """
 
     reads_labeled = True
+    warmup_options = ("warmup_steps",)
 
     first_bound: Tensor
     steps_learnt: Tensor
-    unseen: Tensor
 
     def __init__(
         self,
@@ -43,8 +43,8 @@ class Dash(Labeler):
         decay_steps: int = 0,
         weight: float = 1.0,
     ) -> None:
-        super().__init__()
-        check_weight(factor=factor, lowest=lowest, weight=weight)
+        super().__init__(facts, task, weight=weight)
+        check_weight(factor=factor, lowest=lowest)
         check_between(1, 10**6, decay=decay)
         check_between(1, 10**9, warmup_steps=warmup_steps)
         check_between(0, 10**9, decay_steps=decay_steps)
@@ -54,13 +54,11 @@ class Dash(Labeler):
                     "dash cannot count passes over a stream or with an unknown unlabeled_batch: set decay_steps"
                 )
             decay_steps = math.ceil(PASSES * facts.num_unlabeled / facts.unlabeled_batch)
-        self.task: Task = task
-        self.factor, self.decay, self.lowest, self.weight = factor, decay, lowest, weight
+        self.factor, self.decay, self.lowest = factor, decay, lowest
         self.first_step, self.decay_steps = warmup_steps, decay_steps
         self._sums = StepSums()
         self.register_buffer("first_bound", torch.zeros(()))  # rho_0, the mean over the steps learnt
         self.register_buffer("steps_learnt", torch.zeros(()))
-        self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         stage = torch.ones_like(self.first_bound) * (scores.step - self.first_step)
@@ -72,8 +70,7 @@ class Dash(Labeler):
         upper = least.expand(len(self.unseen)).masked_fill(self.unseen, torch.inf)  # (c,)
         lower = torch.zeros_like(upper) if self.task == "single-label" else (1 - least).expand_as(upper)
         started = self.steps_learnt >= self.first_step
-        weights = self.weight * started * torch.ones_like(upper)
-        pseudo = select(scores.weak, upper, lower, weights, self.task, meet=True)
+        pseudo = select(scores.weak, upper, lower, self.weights * started, self.task, meet=True)
         if self.training:
             self._learn(scores)
         return replace(pseudo, gap=upper - lower)

@@ -7,7 +7,7 @@ from torch import Tensor
 
 from percentmatch.distributed.group import StepRows
 from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, check_between, check_weight, select
+from percentmatch.labelers.base import Labeler, check_between, select
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 
@@ -21,29 +21,23 @@ class FlexMatch(Labeler):
     weight: of the unlabeled loss
     """
 
+    needs_pool = True
+
     memory: Tensor
     expected: Tensor
-    weights: Tensor
-    unseen: Tensor
 
     def __init__(
         self, facts: Facts, *, task: Task = "multi-label", threshold: float = 0.95, weight: float = 1.0
     ) -> None:
-        super().__init__()
+        super().__init__(facts, task, weight=weight)
         check_between(0.5, 1, threshold=threshold)
-        check_weight(weight=weight)
-        if facts.num_unlabeled is None:
-            raise UserError("flexmatch remembers every unlabeled image and cannot train on a stream; take fixmatch")
-        self.task: Task = task
         self.threshold = threshold
-        c = facts.num_classes
+        n, c = facts.num_unlabeled or 0, facts.num_classes
         self.floor = 1 / c if task == "single-label" else 0.5  # no likelier answer is less probable
         self._rows = StepRows()
         shares = torch.stack([facts.prevalence, facts.negative_ratio])  # (2, c) pi and 1 - pi
-        self.register_buffer("memory", torch.zeros(facts.num_unlabeled, c, dtype=torch.uint8))  # (N, c)
-        self.register_buffer("expected", (facts.num_unlabeled * shares).float(), persistent=False)
-        self.register_buffer("weights", torch.full((c,), weight), persistent=False)
-        self.register_buffer("unseen", facts.unseen, persistent=False)
+        self.register_buffer("memory", torch.zeros(n, c, dtype=torch.uint8))  # (N, c)
+        self.register_buffer("expected", (n * shares).float(), persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         counts = torch.stack([(self.memory == 1).sum(dim=0), (self.memory == 2).sum(dim=0)])  # (2, c) sigma

@@ -24,8 +24,6 @@ class FreeMatch(Labeler):
     certainty: Tensor
     mean: Tensor
     histogram: Tensor
-    weights: Tensor
-    unseen: Tensor
 
     def __init__(
         self,
@@ -36,10 +34,9 @@ class FreeMatch(Labeler):
         fairness: float = 0.01,
         weight: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(facts, task, weight=weight)
         check_between(0, 1, momentum=momentum)
-        check_weight(fairness=fairness, weight=weight)
-        self.task: Task = task
+        check_weight(fairness=fairness)
         self.momentum, self.fairness = momentum, fairness
         c = facts.num_classes
         g, a = (1, c) if task == "single-label" else (c, 2)
@@ -47,8 +44,6 @@ class FreeMatch(Labeler):
         self.register_buffer("certainty", torch.full((g, 1), 1 / a))  # t, mean q
         self.register_buffer("mean", torch.full((g, a), 1 / a))  # m, mean p of each answer
         self.register_buffer("histogram", torch.full((g, a), 1 / a))  # h, share of images with each likelier answer
-        self.register_buffer("weights", torch.full((c,), weight), persistent=False)
-        self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         thresholds = self.certainty * self.mean / self.mean.amax(dim=1, keepdim=True)  # (g, a) t m / max(m)

@@ -1,5 +1,6 @@
 """What lets a class in: a measure of how well the model tells its images apart, and a ramp over that measure."""
 
+import math
 from typing import Literal
 
 import torch
@@ -7,12 +8,36 @@ from torch import Tensor, nn
 
 from percentmatch.distributed.group import StepSums
 from percentmatch.errors import UserError
+from percentmatch.labelers.base import check_choice
 from percentmatch.labelers.histogram import LOGIT_RANGE, bins_of
 from percentmatch.records import Scores
 
-Gate = Literal["gap", "logit-gap", "auc", "none"]
+Measure = Literal["gap", "logit-gap", "auc", "none"]
+Range = tuple[float, float]  # of a measure: up to the first a class has no weight, from the second on the full weight
 AUC_BINS = 256  # equal in logit space whatever the loss does to the scores
 FORGOTTEN = 1e-6  # a labeled image that weighs less in the memory is no longer there
+
+
+class Gate:
+    """How far each class is let in (Eq. 5), by the `measure` that is chosen and the range that belongs to it."""
+
+    def __init__(self, measure: Measure, *, gap: Range, logit_gap: Range, auc: Range) -> None:
+        check_choice(Measure, gate=measure)
+        if not 0 <= auc[0] <= auc[1] <= 1:
+            raise UserError(f"auc_start ({auc[0]}) and auc_full ({auc[1]}) must rise within 0 and 1")
+        for name, (start, full) in (("gap", gap), ("logit_gap", logit_gap)):
+            if not -math.inf < start <= full < math.inf:
+                raise UserError(f"{name}_start ({start}) must be finite and not exceed {name}_full ({full})")
+        self.measure = measure
+        self.range = {"gap": gap, "logit-gap": logit_gap, "auc": auc}.get(measure)
+
+    def opened(self, upper: Tensor, lower: Tensor, labeled_auc: "LabeledAuc | None") -> Tensor:
+        """The share of the full weight that each class has, from its thresholds (c,) or its AUC: (c,) from 0 to 1."""
+        if self.range is None:
+            return torch.ones_like(upper)
+        if labeled_auc is not None:
+            return ramp(labeled_auc.auc(), *self.range)
+        return ramp(upper - lower if self.measure == "gap" else logit_gap(upper, lower), *self.range)
 
 
 class LabeledAuc(nn.Module):

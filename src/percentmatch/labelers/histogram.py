@@ -6,13 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.distributed.group import StepSums
-from percentmatch.errors import UserError
+from percentmatch.labelers.base import check_between, check_choice
 
+Bins = Literal["uniform", "logit"]
 HALVINGS = 16  # of a range of 48 logits: to 0.0004
 LOGIT_RANGE = 12.0  # logit bins cover [-12, 12]; scores beyond fall into the outer bins
 
 
-def bins_of(scores: Tensor, num_bins: int, bins: Literal["uniform", "logit"]) -> tuple[Tensor, Tensor]:
+def bins_of(scores: Tensor, num_bins: int, bins: Bins) -> tuple[Tensor, Tensor]:
     """The bin of each score, and where in it the score lies, from 0 to 1: two tensors of the scores' shape."""
     scores = scores.float()
     if bins == "uniform":
@@ -46,16 +47,13 @@ class ScoreHistogram(nn.Module):
         *,
         num_bins: int = 100,
         momentum: float = 0.98,
-        bins: Literal["uniform", "logit"] = "uniform",
+        bins: Bins = "uniform",
         bias_correction: bool = False,
     ) -> None:
         super().__init__()
-        if not 0 <= momentum <= 1:
-            raise UserError(f"momentum must lie between 0 and 1, not {momentum}")
-        if not 2 <= num_bins <= 65536:
-            raise UserError(f"num_bins must lie between 2 and 65536, not {num_bins}")
-        if bins not in ("uniform", "logit"):
-            raise UserError(f"bins must be 'uniform' or 'logit', not '{bins}'")
+        check_between(0, 1, momentum=momentum)
+        check_between(2, 65536, num_bins=num_bins)
+        check_choice(Bins, bins=bins)
         self.num_bins, self.momentum, self.bins, self.bias_correction = num_bins, momentum, bins, bias_correction
         low, high = (0.0, 1.0) if bins == "uniform" else (-LOGIT_RANGE, LOGIT_RANGE)
         edges = torch.linspace(low, high, num_bins + 1, dtype=torch.float64)  # (k + 1,)

@@ -6,36 +6,37 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
+from percentmatch.labelers.base import check_between, check_choice
 from percentmatch.records import Facts
 
-Schedule = Literal["constant", "curriculum", "anti-curriculum", "prevalence"]
+Course = Literal["constant", "curriculum", "anti-curriculum", "prevalence"]
 
 
-def moving_steps(schedule: Schedule, schedule_ratio: float, strict_ratio: float, facts: Facts) -> float:
-    """The number of steps in which the percentiles move, once the options are checked."""
-    if schedule not in ("constant", "curriculum", "anti-curriculum", "prevalence"):
-        raise UserError(
-            f"schedule must be 'constant', 'curriculum', 'anti-curriculum' or 'prevalence', not '{schedule}'"
-        )
-    if not 0 < schedule_ratio <= 1:
-        raise UserError(f"schedule_ratio must be above 0 and at most 1, not {schedule_ratio}")
-    if not 0 <= strict_ratio <= 1:
-        raise UserError(f"strict_ratio must lie between 0 and 1, not {strict_ratio}")
-    if schedule != "constant" and facts.total_steps < 1:
-        raise UserError(f"schedule '{schedule}' needs the length of the run: give Facts its total_steps")
-    return schedule_ratio * facts.total_steps
+class Schedule:
+    """How the percentiles move, from the first step on, in `schedule_ratio` of the run."""
 
+    def __init__(self, course: Course, *, schedule_ratio: float, strict_ratio: float, facts: Facts) -> None:
+        check_choice(Course, schedule=course)
+        check_between(0, 1, strict_ratio=strict_ratio)
+        if not 0 < schedule_ratio <= 1:
+            raise UserError(f"schedule_ratio must be above 0 and at most 1, not {schedule_ratio}")
+        if course != "constant" and facts.total_steps < 1:
+            raise UserError(f"schedule '{course}' needs the length of the run: give Facts its total_steps")
+        self.course, self.strict_ratio, self.steps = course, strict_ratio, schedule_ratio * facts.total_steps
 
-def percentiles_at(
-    share: Tensor, schedule: Schedule, upper: Tensor, lower: Tensor, negative_ratio: Tensor, strict_ratio: float
-) -> tuple[Tensor, Tensor]:
-    """The upper and lower percentile of each class (c,) after a `share` (c,) of the way, from 0 to 1.
+    def at(
+        self, step: Tensor | int, upper: Tensor, lower: Tensor, negative_ratio: Tensor
+    ) -> tuple[Tensor, Tensor] | None:
+        """The upper and lower percentile of each class (c,) at a step; None where they stay the usual ones.
 
-    `upper` and `lower` (c,) are the usual ones. At the strict end of a curriculum, `strict_ratio` of the usual shares
-    are selected, at its other end the usual ones, so the labeled set's limits on `upper` and `lower` hold throughout.
-    """
-    if schedule == "prevalence":  # both towards the labeled share of negatives
-        return torch.lerp(upper, negative_ratio, share), torch.lerp(lower, negative_ratio, share)
-    strict = 1 - share if schedule == "curriculum" else share
-    selected = 1 - (1 - strict_ratio) * strict  # (c,) of the usual share
-    return 1 - selected * (1 - upper), selected * lower
+        `upper` and `lower` (c,) are the usual ones. At the strict end of a curriculum, `strict_ratio` of the usual
+        shares are selected, at its other end the usual ones, so the labeled set's limits on them hold throughout.
+        """
+        if self.course == "constant":
+            return None
+        share = (torch.ones_like(upper) * (step / self.steps)).clamp(max=1)  # (c,) of the way
+        if self.course == "prevalence":  # both towards the labeled share of negatives
+            return torch.lerp(upper, negative_ratio, share), torch.lerp(lower, negative_ratio, share)
+        strict = 1 - share if self.course == "curriculum" else share
+        selected = 1 - (1 - self.strict_ratio) * strict  # (c,) of the usual share
+        return 1 - selected * (1 - upper), selected * lower

@@ -7,9 +7,10 @@ import torch
 from torch import Tensor
 
 from percentmatch.distributed.group import StepSums
-from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, align, check_between, check_weight, hard_labels
+from percentmatch.labelers.base import Labeler, align, check_between, check_choice, check_weight, hard_labels
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
+
+Alignment = Literal["none", "uniform"]
 
 
 class SoftMatch(Labeler):
@@ -25,7 +26,6 @@ class SoftMatch(Labeler):
     variance: Tensor
     score_mean: Tensor
     even: Tensor
-    unseen: Tensor
 
     def __init__(
         self,
@@ -34,16 +34,14 @@ class SoftMatch(Labeler):
         task: Task = "multi-label",
         momentum: float = 0.999,
         n_sigma: float = 2.0,
-        alignment: Literal["none", "uniform"] = "none",
+        alignment: Alignment = "none",
         weight: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(facts, task, weight=weight)
         check_between(0, 1, momentum=momentum)
-        check_weight(n_sigma=n_sigma, weight=weight)
-        if alignment not in ("none", "uniform"):
-            raise UserError(f"alignment must be 'none' or 'uniform', not '{alignment}'")
-        self.task: Task = task
-        self.momentum, self.n_sigma, self.alignment, self.weight = momentum, n_sigma, alignment, weight
+        check_weight(n_sigma=n_sigma)
+        check_choice(Alignment, alignment=alignment)
+        self.momentum, self.n_sigma, self.alignment = momentum, n_sigma, alignment
         c = facts.num_classes
         even = torch.full((c,), 1 / c if task == "single-label" else 0.5)
         self._sums = StepSums()
@@ -51,7 +49,6 @@ class SoftMatch(Labeler):
         self.register_buffer("variance", torch.ones(c))
         self.register_buffer("score_mean", even.clone())  # of p
         self.register_buffer("even", even, persistent=False)
-        self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         scores = replace(scores, weak=scores.weak.detach())  # nothing is learnt through pseudo-labels
@@ -59,7 +56,7 @@ class SoftMatch(Labeler):
         sure = self._confidence(scores.weak)
         below = (sure - self.mean).clamp(max=0)  # (u, c)
         spread = self.variance.clamp(min=1e-12)
-        weights = self.weight * (-((self.n_sigma * below) ** 2) / (2 * spread)).exp()  # (u, c)
+        weights = self.weights * (-((self.n_sigma * below) ** 2) / (2 * spread)).exp()  # (u, c)
         if self.training:
             self._learn(scores, sure)
         return PseudoLabels(targets, mask, weights)

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, check_between, check_weight, select
+from percentmatch.labelers.base import Labeler, check_between, select
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 
@@ -22,8 +22,6 @@ class UDA(Labeler):
 
     upper: Tensor
     lower: Tensor
-    weights: Tensor
-    unseen: Tensor
 
     def __init__(
         self,
@@ -34,20 +32,16 @@ class UDA(Labeler):
         temperature: float = 0.4,
         weight: float = 1.0,
     ) -> None:
-        super().__init__()
+        super().__init__(facts, task, weight=weight)
         check_between(0.5, 1, threshold=threshold)
-        check_weight(weight=weight)
         if not 0 < temperature < torch.inf:
             raise UserError(f"temperature must be above 0 and finite, not {temperature}")
-        self.task: Task = task
         self.temperature = temperature
         c = facts.num_classes
         upper = torch.full((c,), threshold).masked_fill(facts.unseen, torch.inf)
         lower = torch.full((c,), 0.0 if task == "single-label" else 1 - threshold)
         self.register_buffer("upper", upper, persistent=False)
         self.register_buffer("lower", lower, persistent=False)
-        self.register_buffer("weights", torch.full((c,), weight), persistent=False)
-        self.register_buffer("unseen", facts.unseen, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         scores = replace(scores, weak=scores.weak.detach())  # nothing is learnt through pseudo-labels

@@ -1,20 +1,11 @@
 """The methods by name. A new one is a file and a row here."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from typing import Any
 
+from percentmatch import labelers
 from percentmatch.errors import UserError, did_you_mean
-from percentmatch.labelers import (
-    UDA,
-    AdaMatch,
-    Dash,
-    FixedThreshold,
-    FlexMatch,
-    FreeMatch,
-    Labeler,
-    PercentMatch,
-    SoftMatch,
-)
 from percentmatch.methods.base import Method
 from percentmatch.methods.cap import CAP
 from percentmatch.methods.curriculum_labeling import CurriculumLabeling
@@ -26,21 +17,25 @@ from percentmatch.methods.pseudo_label import PseudoLabel
 from percentmatch.methods.supervised import Supervised
 from percentmatch.methods.temporal_ensembling import TemporalEnsembling
 from percentmatch.methods.ups import UPS
-from percentmatch.methods.weak_to_strong import CalibratedToStrong, WeakToStrong
+from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.records import Facts, Task, check_task
+from percentmatch.settings.renamed import refuse_gone
 
 __all__ = [
     "METHODS",
-    "CalibratedToStrong",
     "Method",
     "Option",
     "Row",
     "Supervised",
     "WeakToStrong",
+    "all_options",
     "build_method",
+    "checked_options",
+    "labeled_loss_of",
     "method_row",
     "num_students",
     "options_of",
+    "uses_unlabeled",
 ]
 
 
@@ -49,9 +44,24 @@ class Row:
     """A method class, its labeler if it takes one, and the line that `percentmatch methods` prints."""
 
     method: type[Method]
-    labeler: type[Labeler] | None
+    labeler: type[labelers.Labeler] | None
     summary: str
+    defaults: Mapping[str, object] = field(default_factory=dict)  # of options, where they differ from the signature's
+    # options that are chosen for somebody's own data: ASL lifts the scores, and most thresholds are for probabilities
+    own_data: Mapping[str, object] = field(default_factory=lambda: {"loss": "bce"})
 
+    @property
+    def warmup_options(self) -> tuple[str, ...]:
+        """The options that say when unlabeled images begin to teach."""
+        return (self.labeler or self.method).warmup_options
+
+    @property
+    def teacher_scores(self) -> bool:
+        """Whether a labeler is given the scores of the EMA model, if nobody says otherwise."""
+        return self.labeler is not None and {**self.defaults, **self.own_data}.get("scores") == "teacher"
+
+
+BCE = {"loss": "bce"}  # of labelers that take scores for probabilities: ASL lifts nearly every pair above a threshold
 
 METHODS: dict[str, Row] = {
     "supervised": Row(Supervised, None, "labeled images only"),
@@ -64,14 +74,31 @@ METHODS: dict[str, Row] = {
         MeanTeacher, None, "the student should score as its moving average does (Tarvainen and Valpola 2017)"
     ),
     "mixmatch": Row(MixMatch, None, "sharpened guesses, and mixup of all images (Berthelot et al. 2019)"),
-    "uda": Row(WeakToStrong, UDA, "sharpened soft targets of confident pairs (Xie et al. 2020)"),
-    "fixmatch": Row(WeakToStrong, FixedThreshold, "one fixed threshold for all classes (Sohn et al. 2020)"),
-    "flexmatch": Row(WeakToStrong, FlexMatch, "thresholds that rise as a class is learnt (Zhang et al. 2021)"),
-    "dash": Row(CalibratedToStrong, Dash, "a shrinking bound on the loss of a pseudo-label (Xu et al. 2021)"),
-    "adamatch": Row(CalibratedToStrong, AdaMatch, "aligned scores, relative thresholds (Berthelot et al. 2022)"),
-    "freematch": Row(CalibratedToStrong, FreeMatch, "thresholds that follow the model's confidence (Wang et al. 2023)"),
-    "softmatch": Row(CalibratedToStrong, SoftMatch, "every pair, weighted by its confidence (Chen et al. 2023)"),
-    "percentmatch": Row(WeakToStrong, PercentMatch, "percentile thresholds and gap-gated weights (Huang et al. 2022)"),
+    "uda": Row(WeakToStrong, labelers.UDA, "sharpened soft targets of confident pairs (Xie et al. 2020)"),
+    "fixmatch": Row(WeakToStrong, labelers.FixedThreshold, "one fixed threshold for all classes (Sohn et al. 2020)"),
+    "flexmatch": Row(WeakToStrong, labelers.FlexMatch, "thresholds that rise as a class is learnt (Zhang et al. 2021)"),
+    "dash": Row(WeakToStrong, labelers.Dash, "a shrinking bound on the loss of a pseudo-label (Xu et al. 2021)", BCE),
+    "adamatch": Row(
+        WeakToStrong, labelers.AdaMatch, "aligned scores, relative thresholds (Berthelot et al. 2022)", BCE
+    ),
+    "freematch": Row(
+        WeakToStrong, labelers.FreeMatch, "thresholds that follow the model's confidence (Wang et al. 2023)", BCE
+    ),
+    "softmatch": Row(
+        WeakToStrong, labelers.SoftMatch, "every pair, weighted by its confidence (Chen et al. 2023)", BCE
+    ),
+    "percentmatch": Row(
+        WeakToStrong,
+        labelers.PercentMatch,
+        "percentile thresholds and gap-gated weights (Huang et al. 2022)",
+        own_data={"scores": "teacher"},
+    ),
+    "priormatch": Row(
+        WeakToStrong,
+        labelers.PriorMatch,
+        "every pair a soft label, each class held to its labeled prevalence",
+        {"loss": "bce", "scores": "teacher"},
+    ),
     "ups": Row(UPS, None, "confident pairs that are certain under dropout, in generations (Rizve et al. 2021)"),
     "curriculum_labeling": Row(
         CurriculumLabeling, None, "the easiest 20, 40, ... 100% of the pool, in rounds (Cascante-Bonilla et al. 2021)"
@@ -89,29 +116,47 @@ def method_row(name: str) -> Row:
 def options_of(name: str) -> dict[str, Option]:
     """What can be set for a method: the keyword-only parameters of its labeler and of the method itself."""
     row = method_row(name)
-    return {option.name: option for part in (row.labeler, row.method) if part for option in declared_options(part)}
+    declared = [option for part in (row.labeler, row.method) if part for option in declared_options(part)]
+    return {each.name: replace(each, default=row.defaults.get(each.name, each.default)) for each in declared}
 
 
-def checked_options(name: str, options: Mapping[str, object]) -> dict[str, object]:
+def checked_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
     """The options with their proper types; an unknown one or a wrong type is refused."""
     known = options_of(name)
+    refuse_gone(name, options)
     for key in options:
         if key not in known:
             raise UserError(f"unknown option '{key}' for method '{name}'{did_you_mean(key, known)}")
     return {key: known[key].parse(value) for key, value in options.items()}
 
 
+def all_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
+    """The options with those that are not given, none of them checked."""
+    return {key: option.default for key, option in options_of(name).items()} | dict(options)
+
+
 def num_students(name: str, options: Mapping[str, object]) -> int:
     """How many students divide the steps of a run: more than one where each round begins with a new one."""
-    defaults = {option.name: option.default for option in options_of(name).values()}
-    return method_row(name).method.num_students({**defaults, **checked_options(name, options)})
+    return method_row(name).method.num_students(all_options(name, checked_options(name, options)))
+
+
+def uses_unlabeled(name: str) -> bool:
+    """Whether a method learns from unlabeled images; one that this version does not know is taken to."""
+    return name not in METHODS or bool(METHODS[name].method.views)
+
+
+def labeled_loss_of(name: str, options: Mapping[str, object]) -> object:
+    """The name of the loss of the labeled images, None where this version does not know the method."""
+    row = METHODS.get(name)
+    return row and all_options(name, options).get("loss", row.method.own_loss)
 
 
 def build_method(
     name: str, facts: Facts, task: Task = "multi-label", options: Mapping[str, object] | None = None
 ) -> Method:
     """The method `name` with its options."""
-    row, given = method_row(name), checked_options(name, options or {})
+    row = method_row(name)
+    given: dict[str, Any] = {**row.defaults, **checked_options(name, options or {})}
     check_task(task)
     if row.labeler is None:
         return row.method(facts, task=task, **given)

@@ -4,18 +4,20 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from typing import Any, Literal, Protocol
 
+import torch
 from torch import Tensor, nn
 
+from percentmatch.errors import UserError
 from percentmatch.losses import LOSSES, Loss, mean_over_images
-from percentmatch.records import Batch, StepLoss, Task
+from percentmatch.records import Batch, PseudoLabels, StepLoss, Task
+
+Source = Literal["student", "teacher"]  # whose scores become pseudo-labels: the student's, or its EMA's
 
 
 class Pool(Protocol):
     """The unlabeled images, as a method that relabels them between steps sees them."""
 
-    def probabilities(
-        self, model: Literal["student", "teacher"], *, dropout_passes: int = 0
-    ) -> tuple[Tensor, Tensor | None]:
+    def probabilities(self, model: Source, *, dropout_passes: int = 0) -> tuple[Tensor, Tensor | None]:
         """Scores of all unlabeled images, not augmented, in the order of `Batch.index`: (n, c) and None.
 
         With `dropout_passes`, dropout stays on: the mean and the standard deviation of so many passes.
@@ -23,8 +25,18 @@ class Pool(Protocol):
 
 
 class Method(nn.Module, ABC):
-    """The model is an argument, so `method.state_dict()` is exactly the method's own state."""
+    """The model is an argument, so `method.state_dict()` is exactly the method's own state.
 
+    What a method needs, it declares as attributes of its class; what hangs on its options, as attributes of itself.
+    """
+
+    # what the loader makes for the unlabeled images: any of "weak", "weak2", "strong", "uniforms"; nothing: they are
+    # not used at all
+    views: frozenset[str] = frozenset()
+    own_loss: Literal["asl", "bce"] | None = None  # of the labeled images, where there is no option for it
+    needs_pool: bool = False  # keeps a row for each unlabeled image, so it cannot train on a stream
+    needs_dropout: bool = False  # of the model
+    warmup_options: tuple[str, ...] = ()  # the options that set `first_step`
     round_steps: int | None = None  # the loop calls `refresh` before every step that is a multiple of this, but step 0
     first_step: int = 0  # before it, unlabeled images teach nothing
     restarts: bool = False  # each round begins with a new student, optimizer and learning-rate cycle
@@ -34,20 +46,32 @@ class Method(nn.Module, ABC):
         """How many students divide the steps of a run with these options, of which none is left out."""
         return 1
 
-    @property
-    @abstractmethod
-    def views(self) -> frozenset[str]:
-        """What the loader must make for the unlabeled images: any of "weak", "weak2", "strong", "uniforms"."""
-
     @abstractmethod
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
         """The loss of one step. `teacher` is the loop's moving-average model, in eval mode."""
 
     def check_model(self, model: nn.Module) -> None:
-        """Raise UserError if the method cannot train this model."""
+        """Refuse a model that the method cannot train."""
+        if self.needs_dropout and not any(isinstance(part, nn.Dropout) and part.p > 0 for part in model.modules()):
+            raise UserError(
+                f"{type(self).__name__} measures uncertainty with dropout and this model has none; add --dropout 0.2 "
+                "with --head linear, or use --head ml-decoder"
+            )
 
     def refresh(self, pool: Pool) -> None:
         """Relabel the pool between two rounds; only methods with `round_steps` are asked to."""
+
+
+def forward_together(model: nn.Module, *images: Tensor | None) -> tuple[Tensor, ...]:
+    """The logits of several stacks of images (n, 3, h, w) from one forward pass: (n, c) each."""
+    there = [each for each in images if each is not None]
+    return model(torch.cat(there)).split([len(each) for each in there])
+
+
+def step_loss(supervised: Tensor, unlabeled: Tensor, pseudo: PseudoLabels) -> StepLoss:
+    """The sum of both losses, and what the log says of it."""
+    parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
+    return StepLoss(supervised + unlabeled, parts, pseudo)
 
 
 def scores_of(logits: Tensor, task: Task) -> Tensor:

@@ -22,6 +22,9 @@ class CAP(Rounds):
     refresh_steps: steps between two labelings of the pool; 0 is one pass over it, or a fifth of the run if that is less
     """
 
+    views = frozenset({"strong"})
+    warmup_options = ("warmup_steps", "refresh_steps")
+
     def __init__(
         self,
         facts: Facts,
@@ -32,7 +35,7 @@ class CAP(Rounds):
         warmup_steps: int = 300,
         refresh_steps: int = 0,
     ) -> None:
-        super().__init__(facts, loss=pair_loss(task, loss), weight=weight, view="strong")
+        super().__init__(facts, loss=pair_loss(task, loss), weight=weight)
         if warmup_steps < 0 or refresh_steps < 0:
             raise UserError(f"warmup_steps ({warmup_steps}) and refresh_steps ({refresh_steps}) must not be negative")
         if not refresh_steps and not facts.unlabeled_batch:

@@ -5,8 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of
-from percentmatch.methods.ramps import Ramp, full_weights, ramp_length
+from percentmatch.labelers.base import check_pool
+from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of, step_loss
+from percentmatch.methods.ramps import Ramp, ramp_length
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
 ABSENT = -1e9  # a logit whose share of a softmax is 0
@@ -22,23 +23,23 @@ class Consistency(Method):
         self, facts: Facts, *, task: Task, loss: Literal["asl", "bce"], weight: float, ramp_ratio: float, ramp: Ramp
     ) -> None:
         super().__init__()
+        check_pool(self, facts)
         self.task: Task = task
         self.pair_loss, self.ramp = pair_loss(task, loss), ramp
         self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
         self.register_buffer("taught", taught_classes(facts, task), persistent=False)
         self.register_buffer("unseen", facts.unseen, persistent=False)
 
-    def step_loss(
+    def consistency_loss(
         self, batch: Batch, logits: Tensor, unlabeled_logits: Tensor, targets: Tensor, there: Tensor | None = None
     ) -> StepLoss:
         """`targets` (u, c) teach the unlabeled logits; `there` (u, 1) is 0 for an image without any."""
-        weights = full_weights(self.taught, self.weight * self.ramp(batch.step, self.ramp_length))
+        weights = torch.ones_like(self.taught) * (self.weight * self.ramp(batch.step, self.ramp_length))
         mask = self.taught.expand_as(targets) if there is None else self.taught * there
         pseudo = PseudoLabels(targets, mask, weights)
         supervised = labeled_loss(self.pair_loss, logits, batch)
         unlabeled = (pseudo.pair_weights * squared_error(unlabeled_logits, targets, self.task)).mean()
-        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
-        return StepLoss(supervised + unlabeled, parts, pseudo)
+        return step_loss(supervised, unlabeled, pseudo)
 
 
 def taught_classes(facts: Facts, task: Task) -> Tensor:

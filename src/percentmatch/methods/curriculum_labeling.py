@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.methods.base import Pool, pair_loss
+from percentmatch.labelers.base import check_choice
+from percentmatch.methods.base import Pool, Source, pair_loss
 from percentmatch.methods.rounds import (
     Rounds,
     expected_positives,
@@ -41,12 +42,11 @@ class CurriculumLabeling(Rounds):
         task: Task = "multi-label",
         loss: Literal["asl", "bce"] = "asl",
         weight: float = 1.0,
-        scores: Literal["student", "teacher"] = "teacher",
+        scores: Source = "teacher",
         share_step: float = 0.2,
     ) -> None:
-        super().__init__(facts, loss=pair_loss(task, loss), weight=weight, view="weak")
-        if scores not in ("student", "teacher"):
-            raise UserError(f"scores must be 'student' or 'teacher', not '{scores}'")
+        super().__init__(facts, loss=pair_loss(task, loss), weight=weight)
+        check_choice(Source, scores=scores)
         self.task, self.scores_from, self.share_step = task, scores, share_step
         self.round_steps = steps_of_a_generation(facts, self.num_students({"share_step": share_step}))
         self.num_positive = expected_positives(facts)  # (c,)

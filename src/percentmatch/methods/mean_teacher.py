@@ -5,6 +5,7 @@ from typing import Literal
 import torch
 from torch import nn
 
+from percentmatch.methods.base import forward_together
 from percentmatch.methods.consistency import Consistency, soft_targets
 from percentmatch.methods.ramps import linear_ramp
 from percentmatch.records import Batch, Facts, StepLoss, Task
@@ -18,6 +19,8 @@ class MeanTeacher(Consistency):
     ramp_ratio: share of the steps in which the weight grows linearly from 0
     """
 
+    views = frozenset({"weak", "weak2"})
+
     def __init__(
         self,
         facts: Facts,
@@ -29,14 +32,8 @@ class MeanTeacher(Consistency):
     ) -> None:
         super().__init__(facts, task=task, loss=loss, weight=weight, ramp_ratio=ramp_ratio, ramp=linear_ramp)
 
-    @property
-    def views(self) -> frozenset[str]:
-        return frozenset({"weak", "weak2"})
-
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
-        assert batch.weak is not None
-        assert batch.weak2 is not None
-        logits, student = model(torch.cat([batch.images, batch.weak2])).split([len(batch.images), len(batch.weak2)])
+        logits, student = forward_together(model, batch.images, batch.weak2)
         with torch.no_grad():
             targets = soft_targets(teacher(batch.weak), self.task, self.unseen)  # (u, c)
-        return self.step_loss(batch, logits, student, targets)
+        return self.consistency_loss(batch, logits, student, targets)

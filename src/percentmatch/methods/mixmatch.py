@@ -6,10 +6,10 @@ from torch import Tensor, nn
 from percentmatch.distributed.group import gather_rows, own_rows
 from percentmatch.errors import UserError
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, pair_loss
+from percentmatch.methods.base import Method, pair_loss, step_loss
 from percentmatch.methods.consistency import soft_targets, squared_error, taught_classes
 from percentmatch.methods.mixing import blend, labels_of, larger_shares, look_up
-from percentmatch.methods.ramps import full_weights, linear_ramp, ramp_length
+from percentmatch.methods.ramps import linear_ramp, ramp_length
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
 
@@ -21,6 +21,9 @@ class MixMatch(Method):
     weight: of the unlabeled loss once its ramp is over
     ramp_ratio: share of the steps in which the weight grows linearly from 0
     """
+
+    views = frozenset({"weak", "weak2", "uniforms"})
+    own_loss = "bce"  # linear in the target, so it takes soft ones; ASL is not
 
     taught: Tensor
     unseen: Tensor
@@ -43,15 +46,11 @@ class MixMatch(Method):
             raise UserError(f"mixup must lie between 0.01 and 10, not {mixup}")
         self.task: Task = task
         self.temperature = temperature
-        self.pair_loss = pair_loss(task, "bce")  # linear in the target, so it takes soft ones; ASL is not
+        self.pair_loss = pair_loss(task, "bce")
         self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
         self.register_buffer("taught", taught_classes(facts, task), persistent=False)
         self.register_buffer("unseen", facts.unseen, persistent=False)
         self.register_buffer("table", larger_shares(mixup), persistent=False)
-
-    @property
-    def views(self) -> frozenset[str]:
-        return frozenset({"weak", "weak2", "uniforms"})
 
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
         assert batch.weak is not None
@@ -65,7 +64,7 @@ class MixMatch(Method):
         pseudo = PseudoLabels(
             guesses,
             self.taught.expand_as(guesses),
-            full_weights(self.taught, self.weight * linear_ramp(batch.step, self.ramp_length)),
+            torch.ones_like(self.taught) * (self.weight * linear_ramp(batch.step, self.ramp_length)),
         )
         own = (batch.images, batch.weak, batch.weak2)
         images = torch.cat([gather_rows(part) for part in own])  # (n, 3, h, w): labeled, weak, weak2 of all ranks
@@ -82,8 +81,7 @@ class MixMatch(Method):
         supervised = mean_over_images(self.pair_loss(logits[:b], targets[:b]), known[:b])
         errors = squared_error(logits[b:], targets[b:], self.task)  # (2u, c)
         unlabeled = (known[b:] * pseudo.weights * errors).mean()
-        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
-        return StepLoss(supervised + unlabeled, parts, pseudo)
+        return step_loss(supervised, unlabeled, pseudo)
 
     def _sharpen(self, scores: Tensor) -> Tensor:
         """p^(1/T) over its sum, of the pair (p, 1 - p) or of the whole row: (u, c) -> (u, c)."""

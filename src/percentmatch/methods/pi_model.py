@@ -2,9 +2,9 @@
 
 from typing import Literal
 
-import torch
 from torch import nn
 
+from percentmatch.methods.base import forward_together
 from percentmatch.methods.consistency import Consistency, soft_targets
 from percentmatch.methods.ramps import linear_ramp
 from percentmatch.records import Batch, Facts, StepLoss, Task
@@ -18,6 +18,8 @@ class PiModel(Consistency):
     ramp_ratio: share of the steps in which the weight grows linearly from 0
     """
 
+    views = frozenset({"weak", "weak2"})
+
     def __init__(
         self,
         facts: Facts,
@@ -29,14 +31,7 @@ class PiModel(Consistency):
     ) -> None:
         super().__init__(facts, task=task, loss=loss, weight=weight, ramp_ratio=ramp_ratio, ramp=linear_ramp)
 
-    @property
-    def views(self) -> frozenset[str]:
-        return frozenset({"weak", "weak2"})
-
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
-        assert batch.weak is not None
-        assert batch.weak2 is not None
-        b, u = len(batch.images), len(batch.weak)
-        logits, first, second = model(torch.cat([batch.images, batch.weak, batch.weak2])).split([b, u, u])
+        logits, first, second = forward_together(model, batch.images, batch.weak, batch.weak2)
         targets = soft_targets(second, self.task, self.unseen)  # (u, c)
-        return self.step_loss(batch, logits, first, targets)
+        return self.consistency_loss(batch, logits, first, targets)

@@ -8,8 +8,8 @@ from torch import Tensor, nn
 from percentmatch.errors import UserError
 from percentmatch.labelers import select
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of
-from percentmatch.methods.ramps import full_weights, linear_ramp, ramp_length
+from percentmatch.methods.base import Method, forward_together, labeled_loss, pair_loss, scores_of, step_loss
+from percentmatch.methods.ramps import linear_ramp, ramp_length
 from percentmatch.records import Batch, Facts, StepLoss, Task
 
 
@@ -23,6 +23,8 @@ class PseudoLabel(Method):
     weight: of the unlabeled loss once its ramp is over
     ramp_ratio: share of the steps in which the weight grows linearly from 0
     """
+
+    views = frozenset({"weak"})
 
     upper: Tensor
     lower: Tensor
@@ -51,17 +53,11 @@ class PseudoLabel(Method):
         self.register_buffer("upper", thresholds, persistent=False)
         self.register_buffer("lower", torch.full((facts.num_classes,), lower), persistent=False)
 
-    @property
-    def views(self) -> frozenset[str]:
-        return frozenset({"weak"})
-
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
-        assert batch.weak is not None
-        logits, weak_logits = model(torch.cat([batch.images, batch.weak])).split([len(batch.images), len(batch.weak)])
-        weights = full_weights(self.upper, self.weight * linear_ramp(batch.step, self.ramp_length))
+        logits, weak_logits = forward_together(model, batch.images, batch.weak)
+        weights = torch.ones_like(self.upper) * (self.weight * linear_ramp(batch.step, self.ramp_length))
         scores = scores_of(weak_logits, self.task)  # (u, c)
         pseudo = select(scores, self.upper, self.lower, weights, self.task, meet=True)
         supervised = labeled_loss(self.pair_loss, logits, batch)
         unlabeled = mean_over_images(self.pair_loss(weak_logits, pseudo.targets), pseudo.pair_weights)
-        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
-        return StepLoss(supervised + unlabeled, parts, pseudo)
+        return step_loss(supervised, unlabeled, pseudo)

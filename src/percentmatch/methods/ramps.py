@@ -3,10 +3,10 @@
 import math
 from collections.abc import Callable
 
-import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
+from percentmatch.labelers.base import check_between, check_weight
 from percentmatch.records import Facts
 
 Ramp = Callable[[Tensor | int, float], Tensor | float]  # of a step and a length
@@ -14,10 +14,8 @@ Ramp = Callable[[Tensor | int, float], Tensor | float]  # of a step and a length
 
 def ramp_length(facts: Facts, *, weight: float, ramp_ratio: float) -> float:
     """The steps in which the weight grows, once both options are checked."""
-    if not 0 <= weight < math.inf:
-        raise UserError(f"weight must be finite and not negative, not {weight}")
-    if not 0 <= ramp_ratio <= 1:
-        raise UserError(f"ramp_ratio must lie between 0 and 1, not {ramp_ratio}")
+    check_weight(weight=weight)
+    check_between(0, 1, ramp_ratio=ramp_ratio)
     if ramp_ratio and facts.total_steps < 1:
         raise UserError("ramp_ratio needs the length of the run: give Facts its total_steps, or set ramp_ratio to 0")
     return ramp_ratio * facts.total_steps
@@ -35,8 +33,3 @@ def gaussian_ramp(step: Tensor | int, length: float) -> Tensor | float:
     """exp(-5 (1 - t)^2) where t is the linear ramp (Laine and Aila 2017): from 0.007 to 1."""
     exponent = -5 * (1 - linear_ramp(step, length)) ** 2
     return exponent.exp() if isinstance(exponent, Tensor) else math.exp(exponent)
-
-
-def full_weights(like: Tensor, weight: Tensor | float) -> Tensor:
-    """One weight for every class, a float or a () tensor: (c,)."""
-    return torch.ones_like(like) * weight

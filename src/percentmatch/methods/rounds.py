@@ -2,14 +2,13 @@
 
 import math
 from abc import abstractmethod
-from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from percentmatch.errors import UserError
+from percentmatch.labelers.base import check_pool, check_weight
 from percentmatch.losses import Loss, mean_over_images
-from percentmatch.methods.base import Method, Pool, labeled_loss
+from percentmatch.methods.base import Method, Pool, forward_together, labeled_loss, step_loss
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss
 
 
@@ -19,6 +18,9 @@ class Rounds(Method):
     Every rank has the scores of the whole pool, so the labels agree between ranks.
     """
 
+    views = frozenset({"weak"})
+    needs_pool = True
+
     targets: Tensor
     mask: Tensor
     round: Tensor
@@ -26,16 +28,12 @@ class Rounds(Method):
     unseen: Tensor
     labeled: Tensor
 
-    def __init__(
-        self, facts: Facts, *, loss: Loss, weight: float, view: Literal["weak", "strong"], pool_loss: Loss | None = None
-    ) -> None:
+    def __init__(self, facts: Facts, *, loss: Loss, weight: float, pool_loss: Loss | None = None) -> None:
         super().__init__()
-        if facts.num_unlabeled is None:
-            raise UserError("this method labels the whole unlabeled pool in rounds: it needs a pool, not a stream")
-        if not 0 <= weight < math.inf:
-            raise UserError(f"weight must be finite and not negative, not {weight}")
-        self.pair_loss, self.pool_loss, self.view = loss, pool_loss or loss, view
-        n, c = facts.num_unlabeled, facts.num_classes
+        check_pool(self, facts)
+        check_weight(weight=weight)
+        self.pair_loss, self.pool_loss = loss, pool_loss or loss
+        n, c = facts.num_unlabeled or 0, facts.num_classes
         self.register_buffer("targets", torch.zeros(n, c, dtype=torch.uint8))  # (N, c)
         self.register_buffer("mask", torch.zeros(n, c, dtype=torch.uint8))  # (N, c)
         self.register_buffer("round", torch.zeros((), dtype=torch.int64))  # rounds begun, but the first
@@ -43,21 +41,15 @@ class Rounds(Method):
         self.register_buffer("unseen", facts.unseen, persistent=False)
         self.register_buffer("labeled", facts.known_counts > 0, persistent=False)  # (c,)
 
-    @property
-    def views(self) -> frozenset[str]:
-        return frozenset({self.view})
-
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
-        images = batch.weak if self.view == "weak" else batch.strong
-        assert images is not None
         assert batch.index is not None
-        logits, pool_logits = model(torch.cat([batch.images, images])).split([len(batch.images), len(images)])
+        images = batch.strong if "strong" in self.views else batch.weak
+        logits, pool_logits = forward_together(model, batch.images, images)
         targets, mask = self.targets[batch.index].float(), self.mask[batch.index].float()  # (u, c)
         pseudo = PseudoLabels(targets, mask, self.weights)
         supervised = labeled_loss(self.pair_loss, logits, batch)
         unlabeled = mean_over_images(self.pool_loss(pool_logits, targets), pseudo.pair_weights)
-        parts = {"supervised": supervised.detach(), "unlabeled": unlabeled.detach()}
-        return StepLoss(supervised + unlabeled, parts, pseudo)
+        return step_loss(supervised, unlabeled, pseudo)
 
     @torch.no_grad()
     def refresh(self, pool: Pool) -> None:

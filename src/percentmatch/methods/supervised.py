@@ -18,10 +18,6 @@ class Supervised(Method):
         super().__init__()
         self.pair_loss = pair_loss(task, loss)
 
-    @property
-    def views(self) -> frozenset[str]:
-        return frozenset()
-
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
         total = labeled_loss(self.pair_loss, model(batch.images), batch)
         return StepLoss(total, {"supervised": total.detach()})

@@ -7,6 +7,7 @@ from torch import Tensor, nn
 
 from percentmatch.distributed.group import StepRows
 from percentmatch.errors import UserError
+from percentmatch.methods.base import forward_together
 from percentmatch.methods.consistency import Consistency, soft_targets
 from percentmatch.methods.ramps import gaussian_ramp
 from percentmatch.records import Batch, Facts, StepLoss, Task
@@ -20,6 +21,9 @@ class TemporalEnsembling(Consistency):
     weight: of the unlabeled loss once its ramp is over
     ramp_ratio: share of the steps in which the weight grows, by the Gaussian exp(-5 (1 - t)^2)
     """
+
+    views = frozenset({"weak"})
+    needs_pool = True
 
     memory: Tensor
     visits: Tensor
@@ -35,31 +39,24 @@ class TemporalEnsembling(Consistency):
         ramp_ratio: float = 0.4,
     ) -> None:
         super().__init__(facts, task=task, loss=loss, weight=weight, ramp_ratio=ramp_ratio, ramp=gaussian_ramp)
-        if facts.num_unlabeled is None:
-            raise UserError(
-                "temporal_ensembling remembers every unlabeled image and cannot train on a stream; use mean_teacher"
-            )
         if not 0 <= momentum < 1:
             raise UserError(f"momentum must be at least 0 and below 1, not {momentum}")
         self.momentum = momentum
         self._rows = StepRows()
-        self.register_buffer("memory", torch.zeros(facts.num_unlabeled, facts.num_classes))  # (N, c) Z
-        self.register_buffer("visits", torch.zeros(facts.num_unlabeled, 1, dtype=torch.int32))  # steps that saw each
-
-    @property
-    def views(self) -> frozenset[str]:
-        return frozenset({"weak"})
+        n = facts.num_unlabeled or 0
+        self.register_buffer("memory", torch.zeros(n, facts.num_classes))  # (N, c) Z
+        self.register_buffer("visits", torch.zeros(n, 1, dtype=torch.int32))  # steps that saw each
 
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
-        assert batch.weak is not None
         assert batch.index is not None
-        logits, weak_logits = model(torch.cat([batch.images, batch.weak])).split([len(batch.images), len(batch.weak)])
+        logits, weak_logits = forward_together(model, batch.images, batch.weak)
         visits = self.visits[batch.index]  # (u, 1)
         learnt = (1 - torch.pow(self.momentum, visits)).clamp(min=1e-30)  # (u, 1) what Z weighs
         targets = self.memory[batch.index] / learnt  # (u, c) Z / (1 - alpha^n), from before this step
         if self.training:
             self._remember(soft_targets(weak_logits, self.task, self.unseen), batch.index, last=batch.last)
-        return self.step_loss(batch, logits, weak_logits, targets, visits > 0)  # nothing to agree with at first sight
+        seen = visits > 0  # at first sight there is nothing to agree with
+        return self.consistency_loss(batch, logits, weak_logits, targets, seen)
 
     @torch.no_grad()
     def _remember(self, scores: Tensor, index: Tensor, *, last: bool) -> None:

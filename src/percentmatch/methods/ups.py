@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from typing import Any, Literal
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.methods.base import Pool, pair_loss
+from percentmatch.labelers.base import check_choice
+from percentmatch.methods.base import Pool, Source, pair_loss
 from percentmatch.methods.rounds import Rounds, steps_of_a_generation
 from percentmatch.records import Facts, Task
 
@@ -31,6 +32,7 @@ class UPS(Rounds):
     """
 
     restarts = True
+    needs_dropout = True
 
     def __init__(
         self,
@@ -39,7 +41,7 @@ class UPS(Rounds):
         task: Task = "multi-label",
         loss: Literal["asl", "bce"] = "bce",
         weight: float = 1.0,
-        scores: Literal["student", "teacher"] = "teacher",
+        scores: Source = "teacher",
         num_generations: int = 5,
         positive_threshold: float = 0.5,
         negative_threshold: float = 0.05,
@@ -48,9 +50,8 @@ class UPS(Rounds):
         passes: int = 10,
     ) -> None:
         pool_loss = negative_learning if task == "single-label" else None
-        super().__init__(facts, loss=pair_loss(task, loss), weight=weight, view="weak", pool_loss=pool_loss)
-        if scores not in ("student", "teacher"):
-            raise UserError(f"scores must be 'student' or 'teacher', not '{scores}'")
+        super().__init__(facts, loss=pair_loss(task, loss), weight=weight, pool_loss=pool_loss)
+        check_choice(Source, scores=scores)
         if passes < 2:
             raise UserError(f"passes must be at least 2, not {passes}")
         if not 0 <= negative_threshold <= positive_threshold <= 1:
@@ -73,13 +74,6 @@ class UPS(Rounds):
         if not 2 <= options["num_generations"] <= 100:
             raise UserError(f"num_generations must lie between 2 and 100, not {options['num_generations']}")
         return options["num_generations"]
-
-    def check_model(self, model: nn.Module) -> None:
-        if not any(isinstance(module, nn.Dropout) and module.p > 0 for module in model.modules()):
-            raise UserError(
-                "ups measures uncertainty with dropout and this model has none; add --dropout 0.2 with --head linear, "
-                "or use --head ml-decoder"
-            )
 
     def choose(self, pool: Pool, round_number: int) -> tuple[Tensor, Tensor]:
         """The paper's selection g; with one label an image only its largest score can be a positive."""

@@ -1,9 +1,9 @@
 """What a run made of the unlabeled images: the paper's Figures 2 and 3, and the selection of pseudo-labels."""
 
-import inspect
 from collections.abc import Sequence
 
-from percentmatch.labelers import PercentMatch
+from percentmatch.labelers import Labeler
+from percentmatch.methods import METHODS, all_options
 from percentmatch.report.collect import RunRecord, Series, last
 from percentmatch.report.curves import figure, figure_key, over_time, validation_means
 from percentmatch.report.entry import Entry
@@ -18,14 +18,14 @@ NEGATIVES_RIGHT = ("negatives_right", "negatives_selected")
 def pseudo_label_figures(entry: Entry) -> list[Html]:
     """The figures of scores, thresholds, weights and selection that this run has something for."""
     run = entry.run
-    gate = _gate(run)
+    gate, labeler = _gate(run), _labeler(run)
     made = [
         _pool(entry),
         over_time(
             entry,
             "Thresholds (Fig. 2b)",
-            "Above the line a pair is rather positive, below it negative; every pair is learnt, as far as it is sure."
-            if _soft(run)
+            "Above the line a pair is rather positive, below it rather negative; every pair is learnt."
+            if labeler and labeler.every_pair
             else "A score above the solid line makes a pair positive, one below the dashed line negative.",
             "threshold",
             [run.logged("upper"), run.logged("lower")],
@@ -210,17 +210,14 @@ def _auc_and_gap(entry: Entry, gate: tuple[float, float] | None) -> Html | None:
 
 
 def _gate(run: RunRecord) -> tuple[float, float] | None:
-    """Where the weights of PercentMatch rise, if they follow the gap."""
-    options = run.config.options
-    usual = inspect.signature(PercentMatch).parameters
-    if run.config.method != "percentmatch" or options.get("gate", usual["gate"].default) != "gap":
-        return None
-    start, full = (options.get(name, usual[name].default) for name in ("gap_start", "gap_full"))
-    return start, full
+    """Where the weights of the unlabeled loss rise, if they follow the gap."""
+    labeler, options = _labeler(run), run.config.options
+    return labeler.gap_gate(all_options(run.config.method, options)) if labeler else None
 
 
-def _soft(run: RunRecord) -> bool:
-    return run.config.method == "percentmatch" and run.config.options.get("targets") == "soft"
+def _labeler(run: RunRecord) -> type[Labeler] | None:
+    """That of the run's method, if this version knows it and it has one."""
+    return METHODS[run.config.method].labeler if run.config.method in METHODS else None
 
 
 def _pooled(run: RunRecord, part: str, whole: str) -> Series | None:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from percentmatch.methods import METHODS, options_of
+from percentmatch.methods import labeled_loss_of
 from percentmatch.report.collect import last
 from percentmatch.report.curves import figure, training_figures
 from percentmatch.report.entry import Entry
@@ -203,8 +203,7 @@ def calibration(entry: Entry) -> Html | None:
 
 def _asymmetric(config: Config) -> bool:
     """Whether labeled images are learnt by ASL."""
-    loss = options_of(config.method).get("loss") if config.method in METHODS else None
-    return loss is not None and config.task == "multi-label" and config.options.get("loss", loss.default) == "asl"
+    return config.task == "multi-label" and labeled_loss_of(config.method, config.options) == "asl"
 
 
 def _reliability(counts, predicted, observed, least: int = 5) -> list[tuple[float, float | None]]:

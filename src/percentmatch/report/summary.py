@@ -4,6 +4,7 @@ from typing import Any
 
 from percentmatch.data.split import PARTS
 from percentmatch.errors import several
+from percentmatch.methods import uses_unlabeled
 from percentmatch.report.collect import RunRecord
 from percentmatch.report.entry import Entry
 from percentmatch.report.markup import Html, join, tag
@@ -28,7 +29,7 @@ def sentence(entry: Entry) -> str:
     number = ""
     if run.split:
         pool = "streamed" if run.split.stream else f"{len(run.split.unlabeled):,}"
-        more = "" if config.method == "supervised" else f" and {pool} unlabeled"
+        more = "" if not uses_unlabeled(config.method) else f" and {pool} unlabeled"
         number = f" on {len(run.split.labeled):,} labeled{more} images"
     words = DATA_WORDS.get(config.data, "data given in Python")
     if run.metrics:

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Annotated, Any, Literal, Self
 
 from percentmatch.settings.declare import Setting, build, check, declared, require
+from percentmatch.settings.renamed import renamed
 
 DATA, MODEL, VIEWS, TRAINING, RUN = (
     partial(Setting, group=each) for each in ("Data", "Model", "Views", "Training", "Run")
@@ -109,7 +110,7 @@ class DataSettings:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "config") -> Self:
         """Settings from plain values, as read from YAML; unknown names and wrong types are refused."""
-        return build(cls, values, source)
+        return build(cls, renamed(values) if isinstance(values, Mapping) else values, source)
 
     def to_dict(self) -> dict[str, Any]:
         return dataclasses.asdict(self)

@@ -4,18 +4,6 @@ from typing import Any
 
 from percentmatch.settings.config import Config
 
-# PercentMatch with a soft pseudo-label for every pair
-SOFT: dict[str, Any] = {
-    "loss": "bce",
-    "scores": "teacher",
-    "gate": "none",
-    "selection": "all",
-    "targets": "soft",
-    "bins": "logit",
-    "num_bins": 256,
-    "bias_correction": True,
-}
-
 PRESETS: dict[str, dict[str, Any]] = {
     "demo": {
         "data": "scenes",
@@ -54,7 +42,7 @@ PRESETS: dict[str, dict[str, Any]] = {
         "labeled_view": {"crop_scale": 0.2, "cutout_ratio": 0.0},
         "weak_view": {"ops": 1, "strength": 0.5, "crop_scale": 0.8, "cutout_ratio": 0.0},
         "strong_view": {"ops": 6, "crop_scale": 0.2, "cutout_ratio": 0.3},
-        "options": SOFT,
+        "method": "priormatch",
     },
     "coco2014-paper": {
         "data": "coco",

@@ -12,14 +12,14 @@ import torch
 from percentmatch.data import Data, Source, check_classes, count_split
 from percentmatch.data.pixels.cache import cores
 from percentmatch.data.pixels.decode import BadImage, size_of
-from percentmatch.methods import num_students, options_of
+from percentmatch.methods import method_row, num_students, options_of
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.heads import head_class
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
 from percentmatch.settings.config import Config, DataSettings
 from percentmatch.settings.declare import merge
 from percentmatch.settings.given import OF_THE_MACHINE
-from percentmatch.settings.presets import PRESETS, SOFT
+from percentmatch.settings.presets import PRESETS
 from percentmatch.settings.pretraining import PretrainSettings
 
 PRETRAINED_BACKBONE = {"cpu": OFFLINE_BACKBONE, "cuda": "resnet50"}
@@ -29,8 +29,7 @@ STEP = 32  # image sizes are multiples of this
 LONG = 1000  # steps from which on a run gains by strong views and mixup
 GENTLE = PRESETS["voc2007-best"]["weak_view"]  # shows the labeler nearly the whole image
 MOVES = 0.1  # how far pretrained weights may go: steps x learning rate
-# options that keep their meaning where every pair has a soft pseudo-label; any other asks for the paper's rule
-WITH_SOFT = {*SOFT, "momentum", "weight", "warmup_steps", "unseen_classes"} - {"gate", "selection", "targets"}
+ALONE, WITH_UNLABELED, PAPER = "supervised", "priormatch", "percentmatch"  # methods to choose from
 WHERE = {
     "pretrained": "ImageNet weights from the Hub",
     "offline": "ImageNet weights from the installed package, without the Hub",
@@ -121,7 +120,8 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     else:
         side, usual_batch, passes, fewest, most = 64, 16, 40, 300, min(250 * machine.cores, 4000)
     batch = given.get("labeled_batch", min(usual_batch, max(data.labeled, 4)))
-    method = given.get("method", "percentmatch" if data.unlabeled * 5 >= data.labeled else "supervised")
+    method = given.get("method") or _method(given.get("options", {}), data)
+    row = method_row(method)
     students = num_students(method, given.get("options", {}))
     total = given.get("total_steps", students * min(max(passes * data.labeled // batch, fewest), most))
     steps = -(-total // students)  # of one student
@@ -129,7 +129,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     takes_dropout = head_class(given.get("head", "linear")).takes_dropout
     short = steps < LONG
     view = {"ops": 1 if short else 3, "crop_scale": 0.5 if short else 0.3, "cutout_ratio": 0.0}
-    taught = method == "percentmatch" and given.get("options", {}).get("scores") != "student"  # by the average
+    taught = row.teacher_scores and given.get("options", {}).get("scores") != "student"
     chosen: dict[str, Any] = {
         "weights": weights,
         "backbone": backbones.get(weights, Config.backbone),  # a file: as `pretrain` and the presets have it
@@ -141,7 +141,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "save_every": max(total // 5, 1),
         "ema_decay": min(max(round(1 - 10 / steps, 4), 0.9), 0.999),
         "head": "linear",
-        "dropout": 0.2 if method == "ups" and takes_dropout else 0.0,  # to measure uncertainty
+        "dropout": 0.2 if row.method.needs_dropout and takes_dropout else 0.0,
         "prior_bias": True,
         "optimizer": optimizer,
         "lr": float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}") if pretrained else 1e-3,
@@ -152,15 +152,18 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "strong_view": {"ops": 3 if short else 8, "crop_scale": view["crop_scale"]},
         "method": method,
     }
-    if "loss" in options_of(method):
-        chosen["options"] = {"loss": "bce"}  # ASL lifts the scores, and thresholds are for probabilities
-    if method == "percentmatch":
-        soft = given.get("options", {}).keys() <= WITH_SOFT
-        chosen["options"] = SOFT if soft else {"scores": "teacher"}
-    if "warmup_steps" in options_of(method):
-        chosen["options"] = {**chosen["options"], "warmup_steps": max(min(steps // 5, 300), 1)}
+    usual = {**row.own_data, "warmup_steps": max(min(steps // 5, 300), 1)}
+    if options := {name: value for name, value in usual.items() if name in options_of(method)}:
+        chosen["options"] = options
     settings = merge(chosen, given)
     return Choice(settings, _reasons(settings, given, data, machine))
+
+
+def _method(options: Mapping[str, Any], data: Amount) -> str:
+    """Unlabeled images are used where there are enough; an option that only the paper's rule has asks for that."""
+    if data.unlabeled * 5 < data.labeled:
+        return ALONE
+    return WITH_UNLABELED if options.keys() <= options_of(WITH_UNLABELED).keys() else PAPER
 
 
 def _reasons(settings: Mapping[str, Any], given: Mapping[str, Any], data: Amount, machine: Machine) -> tuple[str, ...]:

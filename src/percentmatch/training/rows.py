@@ -3,7 +3,7 @@
 import sys
 
 from percentmatch.errors import several
-from percentmatch.methods import options_of
+from percentmatch.methods import method_row
 from percentmatch.training.finish import score
 from percentmatch.training.run import Run
 
@@ -18,8 +18,7 @@ def log_start(run: Run) -> None:
     if unseen:
         print(f"no labeled image shows {several(unseen)}: never a positive pseudo-label", file=sys.stderr)
     if first >= total:
-        known = options_of(run.config.method)
-        options = " or ".join(name for name in ("warmup_steps", "refresh_steps") if name in known)
+        options = " or ".join(method_row(run.config.method).warmup_options)
         print(
             f"{run.config.method} learns from unlabeled images after {first:,} steps and the run has {total:,}: "
             f"it never does; lower --option {options}, or raise --total-steps",

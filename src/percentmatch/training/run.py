@@ -14,7 +14,7 @@ from percentmatch.distributed.device import Sender
 from percentmatch.distributed.group import averaging, is_distributed
 from percentmatch.distributed.shared_norm import share_norms
 from percentmatch.errors import UserError
-from percentmatch.methods import build_method
+from percentmatch.methods import build_method, uses_unlabeled
 from percentmatch.models import Card, Classifier, build_classifier, quicken, spare_search
 from percentmatch.records import Facts
 from percentmatch.runs.checkpoint import Checkpoint, check_same_data
@@ -41,7 +41,7 @@ class Run:
     ) -> None:
         self.settings = self.config = config
         self.folder, self.device, self.name = folder, device, config.method
-        saved, learns = folder.split if resumed else None, config.method != "supervised"
+        saved, learns = folder.split if resumed else None, uses_unlabeled(config.method)
         self.split: Split = split_data(config, data, saved=saved, unlabeled_needed=learns)
         self.labels = labels_digest(data, self.split)
         whole = set(self.split.test) == set(data.test.ids)

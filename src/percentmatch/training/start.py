@@ -26,6 +26,7 @@ from percentmatch.settings.config import Config, DataSettings
 from percentmatch.settings.declare import merge
 from percentmatch.settings.given import given_in
 from percentmatch.settings.pretraining import PretrainSettings
+from percentmatch.settings.renamed import renamed
 from percentmatch.training.finish import finish_run
 from percentmatch.training.loggers import Logger
 from percentmatch.training.loop import run_loop
@@ -77,6 +78,7 @@ def train_given(
 ) -> dict[str, Any]:
     """Train with the settings that are given; the rest are defaults or, with `choose_rest`, chosen for own data."""
     with joined(), RunFolder(Path(out)) as folder, torch.random.fork_rng(devices=()):  # the caller's draws go on
+        given = renamed(given)
         settings = Config.from_dict(given, source="settings")
         settings = replace(settings, options=checked_options(settings.method, settings.options))
         head_class(settings.head, settings.dropout)  # before any image is read

@@ -14,7 +14,7 @@ from percentmatch.data import Data
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.load import print_to_stderr
 from percentmatch.errors import UserError, several, visible
-from percentmatch.methods import num_students, options_of
+from percentmatch.methods import labeled_loss_of, num_students, uses_unlabeled
 from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
 from percentmatch.scoring.intervals import ENOUGH, bootstrap, interval, plain, resamples_of
 from percentmatch.scoring.predictions import probabilities
@@ -89,7 +89,7 @@ def compare(
         "resamples": resamples_of(len(images.class_names)),
         "differ": differ,
     }
-    only_unlabeled = configs[1].method == "supervised" != configs[0].method and differ == ["method"]
+    only_unlabeled = [uses_unlabeled(each.method) for each in configs] == [True, False] and differ == ["method"]
     return {**about, **found, "verdict": verdict(found, None if only_unlabeled else (names[0], names[1]))}
 
 
@@ -218,11 +218,11 @@ def _twin(
 ) -> RunFolder:
     """The same run on labeled images only: found finished, continued, or trained."""
     config = folder.read_config() if data else folder.read_moved(moved)
-    if config.method == "supervised":
+    if not uses_unlabeled(config.method):
         raise UserError(f"'{folder.path}' is a supervised run, so it has no twin; name a second run to compare it with")
     path = folder.path.resolve() if folder.path.name in ("", "..") else folder.path
     twin = RunFolder(out or path.with_name(f"{path.name}-supervised"))
-    loss = _loss(config)
+    loss = labeled_loss_of(config.method, config.options)
     config = replace(
         config,
         method="supervised",
@@ -240,20 +240,13 @@ def _twin(
     return twin
 
 
-def _loss(config: Config) -> object:
-    """That of the labeled images, where it is known."""
-    if config.method == "mixmatch":
-        return "bce"  # it gives no choice
-    known = options_of(config.method).get("loss")
-    return config.options.get("loss", known.default) if known else None
-
-
 def _differences(first: Config, second: Config, *, same_labels: bool) -> list[str]:
     """The settings in which two runs differ, and whether they saw other labels."""
     mine, theirs = first.to_dict(), second.to_dict()
     names = [name for name in mine if name not in (*MAY_CHANGE, "options") and mine[name] != theirs[name]]
     if first.method == second.method and first.options != second.options:
         names.append("options")
-    elif None not in (_loss(first), _loss(second)) and _loss(first) != _loss(second):
-        names.append("loss")
+    else:
+        losses = [labeled_loss_of(each.method, each.options) for each in (first, second)]
+        names += ["loss"] if None not in losses and losses[0] != losses[1] else []
     return names if same_labels else [*names, "labeled images"]

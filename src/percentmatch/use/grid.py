@@ -124,11 +124,13 @@ def summary(folder: RunFolder, group: str, warm: PretrainFolder | None = None) -
     curve = [row for row in log if row.get("kind") == "validation"]
     training = [row for row in log if row.get("kind") == "train"]
     places = sorted({len(training) * tenth // 10 - 1 for tenth in range(1, 11)} - {-1})
+    config = folder.read_config()
     return {
         "group": group,
         **folder.read_metrics(),
+        "method": config.method,  # as it is called today
         **({"warm_start_minutes": warm.read_result()["minutes"]} if warm else {}),
-        "settings": folder.read_config().to_dict(),
+        "settings": config.to_dict(),
         "environment": read_json(folder.environment),
         "curve": [{key: row.get(key) for key in ("step", "mAP", "AUC")} for row in curve],
         "training": [_rounded(training[place]) for place in places],  # with the pseudo-labels of each class

@@ -1,0 +1,69 @@
+"""Settings that earlier versions wrote, read under the names of today.
+
+Of run folders, configuration files, grids and results files alike; what they measured stays theirs.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from percentmatch.errors import UserError
+
+
+@dataclass(frozen=True)
+class Renamed:
+    """A method that was an option of another one."""
+
+    method: str  # what it was called
+    when: Mapping[str, object]  # with these options
+    now: str
+    defaults: Mapping[str, object]  # of the options of then, where those of today differ
+    no_effect: frozenset[str]  # options that did nothing there
+    gone: Mapping[str, tuple[object, ...]]  # options of then that `method` no longer has: these values, or () for all
+    obvious: Mapping[str, object]  # values of such options that now go without saying
+    advice: str
+
+
+TABLE = (
+    Renamed(
+        method="percentmatch",
+        when={"selection": "all", "gate": "none"},
+        now="priormatch",
+        defaults={
+            "targets": "hard",
+            "bins": "uniform",
+            "num_bins": 100,
+            "bias_correction": False,
+            "loss": "asl",
+            "scores": "student",
+        },
+        no_effect=frozenset(
+            {"upper_percentile", "lower_percentile", "schedule", "schedule_ratio", "strict_ratio"}
+            | {f"{gate}_{end}" for gate in ("gap", "logit_gap", "auc") for end in ("start", "full")}
+        ),
+        gone={"selection": ("all",), "targets": ()},
+        obvious={"targets": "hard"},
+        advice="every pair is labeled, at the labeled prevalence, by --method priormatch, which has no gate",
+    ),
+)
+
+
+def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """The settings with the method and the options that today mean the same."""
+    options: Mapping[str, Any] = settings.get("options") or {}
+    for row in TABLE if isinstance(options, Mapping) else ():
+        if settings.get("method", row.method) == row.method and row.when.items() <= options.items():
+            kept = {name: value for name, value in options.items() if name not in {*row.when, *row.no_effect}}
+            return {**settings, "method": row.now, "options": {**row.defaults, **kept}}
+        if settings.get("method") == row.method and options:
+            kept = {name: value for name, value in options.items() if row.obvious.get(name) != value}
+            return {**settings, "options": kept}
+    return dict(settings)
+
+
+def refuse_gone(method: str, options: Mapping[str, object]) -> None:
+    """Refuse options that the method no longer has, and say which method has taken them."""
+    for row in TABLE:
+        for name, values in row.gone.items() if method == row.method else ():
+            if name in options and (not values or options[name] in values):
+                raise UserError(f"option '{name}={options[name]}' is not one of {method} any more: {row.advice}")
