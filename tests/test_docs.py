@@ -55,7 +55,9 @@ def test_the_code_for_your_own_files_runs(tmp_path: Path, monkeypatch: pytest.Mo
         folder = tmp_path / ("photos" if n < 40 else "more")
         folder.mkdir(exist_ok=True)
         Image.fromarray(scenes.pixels[n].permute(1, 2, 0).numpy()).save(folder / f"{name}.png")
-        labels = ";".join(c for c, yes in zip(scenes.class_names, scenes.targets[n].tolist(), strict=True) if yes)
+        labels = ";".join(
+            c for c, yes in zip(scenes.class_names, scenes.labels.targets[[n]][0].tolist(), strict=True) if yes
+        )
         rows += [f"{name}.png,{labels},{'test' if n < 10 else ''}"] if n < 40 else []
     (tmp_path / "labels.csv").write_text("\n".join(rows))
     block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/your-data.md").read_text(), re.DOTALL)[0]

@@ -17,6 +17,7 @@ from percentmatch.data.readers.coco import read_coco
 from percentmatch.data.readers.detect import detected, read_labels
 from percentmatch.data.readers.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.readers.memo import remember
+from percentmatch.data.readers.rows import Report, refuse
 from percentmatch.data.readers.voc import read_voc
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.shards.copies import without_copies
@@ -63,14 +64,14 @@ class Data:
             )
 
 
-def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr) -> Manifest:
+def read_manifest(settings: DataSettings, *, say: Say = print_to_stderr, report: Report = refuse) -> Manifest:
     """All images that the settings name: with labels, without, and for the test. No image is opened.
 
-    `say` gets a sentence about images of --unlabeled that are left out.
+    `say` gets a sentence about images of --unlabeled that are left out, `report` each bad row of --labels.
     """
     settings = detected(settings)
     _check_flags(settings)
-    readers = {"files": _files, "voc": _voc, "coco": _coco, "shards": _shards}
+    readers = {"files": partial(_files, report=report), "voc": _voc, "coco": _coco, "shards": _shards}
     if settings.data == "custom":
         raise UserError(
             "this run's data was given in Python; give it again: train(..., data=...), score_run(..., data=...)"
@@ -223,11 +224,11 @@ def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
     return joined
 
 
-def _files(settings: DataSettings) -> Manifest:
+def _files(settings: DataSettings, report: Report) -> Manifest:
     if not settings.labels:
         raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
     images = Path(settings.images) if settings.images else None
-    return read_labels(Path(settings.labels), images, classes=class_list(settings))
+    return read_labels(Path(settings.labels), images, classes=class_list(settings), report=report)
 
 
 def _voc(settings: DataSettings) -> Manifest:

@@ -10,12 +10,13 @@ from xml.etree import ElementTree
 import torch
 from torch import Tensor
 
+from percentmatch.data.labels import Labels
 from percentmatch.data.manifest import MOST_CELLS, Manifest, check_room
 from percentmatch.data.readers.folder import (
     IMAGE_SUFFIXES,
     is_image_name,
     list_files,
-    missing_images,
+    missing_image,
     read_bytes,
     read_utf8,
 )
@@ -60,14 +61,13 @@ def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None)
     name_of = _image_names(folder)
     missing = [row for row in order if ids[row] not in name_of]
     if missing:
-        raise missing_images([labels.sources[row] for row in missing], ids[missing[0]], folder, len(ids))
+        first = missing[0]
+        raise UserError(missing_image(labels.sources[first], ids[first], folder, len(missing), len(ids)))
     codes = labels.codes[order]
     return Manifest(
         paths=tuple(folder / name_of[ids[row]] for row in order),
         ids=tuple(ids[row] for row in order),
-        targets=(codes == PRESENT).byte(),
-        known=torch.ones_like(codes),
-        difficult=(codes == DIFFICULT).byte(),
+        labels=Labels.of((codes == PRESENT).byte(), difficult=(codes == DIFFICULT).byte()),
         parts=tuple(labels.part_of[ids[row]] for row in order),
         class_names=labels.class_names,
         sources=tuple(labels.sources[row] for row in order),
