@@ -31,13 +31,16 @@ def read_metadata(file: LabelFile) -> Manifest:
     files = metadata_files(place)
     tables = [_in_folder(_open(path), place, subset) if subset else _open(path) for path, subset in files.items()]
     first = tables[0]
-    lines = [*first.lines]
-    for table in tables[1:]:
+    lines, sources = [], []
+    for table in tables:
         if sorted(table.header) != sorted(first.header):
             raise UserError(f"{table.file} has other columns than {first.file}; give them the same ones")
         order = [*(table.header.index(name) for name in first.header), -1]
-        lines += each_row(table.lines, lambda source, cells, order=order: Line(source, [cells[c] for c in order]))
-    return read_cells(replace(file, images=file.images or place), replace(first, lines=lines), inside=True)
+        lines += [line if isinstance(line, RowError) else [line[column] for column in order] for line in table.lines]
+        sources += table.sources
+    return read_cells(
+        replace(file, images=file.images or place), replace(first, lines=lines, sources=sources), inside=True
+    )
 
 
 def metadata_files(folder: Path) -> dict[Path, str]:
@@ -68,11 +71,11 @@ def _open_lines(file: Path) -> Table:
     lines: list[Line | RowError] = []
     for source, entry in entries:
         if entry is not None and entry.get("file_name"):
-            lines.append(Line(source, [*(_cell(entry.get(name)) for name in header), ""]))
+            lines.append([*(_cell(entry.get(name)) for name in header), ""])
         else:
             what = NO_OBJECT if entry is None else "there is no file_name; name the image or remove the line"
             lines.append(RowError(source, f"{source}: {what}"))
-    return Table(file, header, lines, *find_columns(file, header))
+    return Table(file, header, lines, [source for source, _ in entries], *find_columns(file, header))
 
 
 def _object(line: str) -> dict[str, Any] | None:
@@ -95,14 +98,14 @@ def _in_folder(table: Table, top: Path, subset: str) -> Table:
     below = table.file.parent.relative_to(top).as_posix()
     kept = [column for column in range(len(table.header)) if column != table.subset]
 
-    def moved(source: str, cells: list[str]) -> Line:
+    def moved(_: str, cells: Line) -> Line:
         own = cells[table.subset].strip().lower()
         if SUBSET_OF.get(own, own) not in ("", subset):
             raise UserError(f"it says {own!r} and lies in the folder {below!r}; correct one of them")
         named = [f"{below}/{cells[column]}" if column == table.image else cells[column] for column in kept]
-        return Line(source, [*named, subset, ""])
+        return [*named, subset, ""]
 
-    lines = list(each_row(table.lines, moved))
+    lines = list(each_row(zip(table.sources, table.lines, strict=True), moved))
     header = [*(table.header[column] for column in kept), "part"]
     labels = table.labels if table.labels == NOWHERE else kept.index(table.labels)
-    return Table(table.file, header, lines, kept.index(table.image), labels, len(kept))
+    return Table(table.file, header, lines, table.sources, kept.index(table.image), labels, len(kept))

@@ -127,22 +127,17 @@ class LabelFile:
         )
 
 
-def each_row(items: Iterable["tuple[str, T] | RowError"], read: Callable[[str, T], R]) -> Iterator[R | RowError]:
+def each_row(items: Iterable[tuple[str, T | RowError]], read: Callable[[str, T], R]) -> Iterator[R | RowError]:
     """What `read` makes of each source and item. A UserError that it raises becomes an error, after the source.
 
     Errors among the items are passed on.
     """
-    for each in items:
-        if isinstance(each, RowError):
-            yield each
-            continue
-        source, item = each
+    for source, item in items:
         try:
-            row = read(source, item)
+            row = item if isinstance(item, RowError) else read(source, item)
         except UserError as error:
-            yield RowError(source, f"{source}: {error}")
-        else:
-            yield row
+            row = RowError(source, f"{source}: {error}")
+        yield row
 
 
 def encode(
@@ -171,7 +166,15 @@ def encode(
             raise UserError(f"{file.path}, header: there is no column {missing!r}{did_you_mean(missing, others)}")
     if not chosen:
         raise UserError(f"{file.path} names no class; label at least one image or name the classes")
-    return tuple(chosen), [_code(row, column_of, nowhere) for row in rows]
+    codes: dict[tuple, Code] = {}  # of what several rows say
+    found = []
+    for row in rows:
+        labels = None if row.labels is None else tuple(row.labels)
+        said = labels, tuple(row.unsure), tuple(row.difficult)
+        if said not in codes:
+            codes[said] = _code(row, column_of, nowhere)
+        found.append(codes[said])
+    return tuple(chosen), found
 
 
 def labels_of(codes: Sequence[Code], num_classes: int) -> Labels:

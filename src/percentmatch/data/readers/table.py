@@ -10,8 +10,9 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from itertools import compress
 from pathlib import Path
-from typing import IO, NamedTuple
+from typing import IO
 
 from percentmatch.data.manifest import SUBSET_OF, Manifest, check_room
 from percentmatch.data.readers.folder import is_image_name, read_utf8
@@ -33,11 +34,7 @@ LONGEST_LINE = 1 << 22  # letters
 NOWHERE = -1  # a column that the file does not have: lines end with an empty cell
 
 
-class Line(NamedTuple):
-    source: str  # "labels.csv, line 17"
-    cells: list[str]  # one for each column, and an empty one
-
-
+Line = list[str]  # a cell for each column, and an empty one
 Said = tuple[Collection[str] | None, Collection[str]]  # the labels of a row and the classes that are unsure, as in Row
 
 
@@ -48,14 +45,11 @@ class Table:
     file: Path
     header: list[str]
     lines: Sequence[Line | RowError]
+    sources: Sequence[str]  # "labels.csv, line 17" for each line
     image: int
     labels: int  # NOWHERE: there is a column for each class
     subset: int
     mark: str = ","  # what divides its cells
-
-    @property
-    def good_lines(self) -> list[Line]:
-        return [line for line in self.lines if isinstance(line, Line)]
 
 
 def read_table(file: Path, images: Path | None = None, *, classes: Sequence[str] | None = None) -> Manifest:
@@ -95,13 +89,22 @@ def open_table(file: Path, text: str | None = None) -> Table:
     header: list[str] = []
     columns = (0, NOWHERE, NOWHERE)
     lines: list[Line | RowError] = []
+    sources = []
     end = 0  # of the row before
     reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
     try:
         for cells in reader:
             source, end = f"{file}, line {end + 1}", reader.line_num
             if header and cells:
-                lines.append(_line(source, cells, len(header), columns[0], mark))
+                sources.append(source)
+                lines.append(cells)
+                if len(cells) != len(header):
+                    found = f"{len(cells)} columns where the header has {len(header)}"
+                    lines[-1] = RowError(source, f"{source}: {found}; put quotes around a cell that holds {mark!r}")
+                elif not cells[columns[0]].strip():
+                    what = "a row without an image; name the image or remove the row"
+                    lines[-1] = RowError(source, f"{source}: {what}")
+                cells.append("")
             elif cells:
                 header = [_unguard(cell.strip()) for cell in cells]
                 columns = find_columns(file, header)
@@ -112,17 +115,7 @@ def open_table(file: Path, text: str | None = None) -> Table:
         raise UserError(f"{file} is empty; write a header such as image,labels and one row for each image")
     if not lines:
         raise UserError(f"{file} has a header but no row; write one row for each image")
-    return Table(file, header, lines, *columns, mark=mark)
-
-
-def _line(source: str, cells: list[str], width: int, image: int, mark: str) -> Line | RowError:
-    if len(cells) != width:
-        found = f"{len(cells)} columns where the header has {width}"
-        return RowError(source, f"{source}: {found}; put quotes around a cell that holds {mark!r}")
-    if not cells[image].strip():
-        return RowError(source, f"{source}: a row without an image; name the image or remove the row")
-    cells.append("")
-    return Line(source, cells)
+    return Table(file, header, lines, sources, *columns, mark=mark)
 
 
 def _header_score(text: str, mark: str) -> tuple[bool, int]:
@@ -188,12 +181,12 @@ def rows_of(
             raise UserError(f"no part is called {subset!r}; write train, validation or test")
         return Row(find(cells[table.image]), labels, source, SUBSET_OF[subset], unsure)
 
-    return each_row(table.lines, read)
+    return each_row(zip(table.sources, table.lines, strict=True), read)
 
 
 def label_rows(table: Table, classes: Sequence[str] | None = None) -> Iterator[Row | RowError]:
     """The rows of a table with one column of labels."""
-    names_of = divide([line.cells[table.labels] for line in table.good_lines], classes)
+    names_of = divide([line[table.labels] for line in table.lines if not isinstance(line, RowError)], classes)
 
     def said(cells: list[str]) -> Said:
         cell = cells[table.labels]
@@ -204,27 +197,27 @@ def label_rows(table: Table, classes: Sequence[str] | None = None) -> Iterator[R
     return rows_of(table, said)
 
 
-def divide(cells: Iterable[str], classes: Sequence[str] | None = None) -> dict[str, list[str] | None]:
+def divide(cells: Iterable[str], classes: Sequence[str] | None = None) -> dict[str, tuple[str, ...] | None]:
     """The labels that the cells of a column hold, None for `?`. What begins like a list and is none has no entry.
 
     A cell that is one of the `classes` is not divided.
     """
-    names_of: dict[str, list[str] | None] = {}
+    names_of: dict[str, tuple[str, ...] | None] = {}
     plain = {}
     whole = set(classes or ())
     for cell in dict.fromkeys(cells):
         text = cell.strip()
         if text in whole:
-            names_of[cell] = [text]
+            names_of[cell] = (text,)
         elif text == NOTHING_KNOWN:
             names_of[cell] = None
         elif text[:1] not in ("[", "{"):
             plain[cell] = text
         elif (names := _listed(text)) is not None:
-            names_of[cell] = names
+            names_of[cell] = tuple(names)
     mark = next((mark for mark in ";|," if any(mark in text for text in plain.values())), None)  # None: at spaces
     for cell, text in plain.items():
-        names_of[cell] = [name for piece in text.split(mark) if (name := _unguard(piece.strip()))]
+        names_of[cell] = tuple([name for piece in text.split(mark) if (name := _unguard(piece.strip()))])
     return names_of
 
 
@@ -265,7 +258,8 @@ class _Values(dict[str, int]):
 def _from_columns(table: Table, column_of: dict[str, int]) -> Iterator[Row | RowError]:
     """The rows of a table with a column for each of these classes."""
     names, columns = list(column_of), list(column_of.values())
-    value_of, seen = _Values(), set[int]()
+    value_of = _Values()
+    shared: dict[tuple[str, ...], tuple[str, ...]] = {}  # one tuple for all rows that show the same classes
 
     def said(cells: list[str]) -> Said:
         try:
@@ -275,13 +269,13 @@ def _from_columns(table: Table, column_of: dict[str, int]) -> Iterator[Row | Row
             name = next(name for name, column in column_of.items() if cells[column].strip().lower() == wrong)
             sentence = f"{wrong!r} under {name!r}; write 1, 0 or nothing, or call that column 'labels'"
             raise UserError(sentence) from None
-        seen.update(values)
-        shown = [name for name, value in zip(names, values, strict=True) if value == 1]
-        unsure = (
-            [name for name, value in zip(names, values, strict=True) if value > 1] if max(values, default=0) > 1 else ()
-        )
+        if max(values, default=0) < UNKNOWN:
+            shown = tuple(compress(names, values))
+            return shared.setdefault(shown, shown), ()
+        shown = tuple(name for name, value in zip(names, values, strict=True) if value == 1)
+        unsure = tuple(name for name, value in zip(names, values, strict=True) if value > 1)
         return (None, ()) if len(unsure) == len(names) else (shown, unsure)
 
     yield from rows_of(table, said)
-    if MINUS in seen and 0 not in seen:
+    if {0, MINUS}.intersection(value_of.values()) == {MINUS}:
         raise UserError(f"{table.file} has cells with -1 but none with 0; write 0 for absent, ? for unknown")

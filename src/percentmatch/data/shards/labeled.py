@@ -7,7 +7,7 @@ from pathlib import Path
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.pixels.decode import member_path
 from percentmatch.data.readers.rows import LabelFile, encode, good_rows, labels_of, refuse
-from percentmatch.data.readers.table import Line, Table, label_rows
+from percentmatch.data.readers.table import Table, label_rows
 from percentmatch.data.shards.index import Noted, Shards
 from percentmatch.errors import UserError
 
@@ -25,9 +25,8 @@ def labeled_manifest(shards: Shards, place: str, classes: Sequence[str] | None =
         names = [f"{Path(shards.paths[each.shard]).name}/{each.name}" for each in shards.noted]
     sources = [f"{shards.paths[each.shard]}, {each.name}" for each in shards.noted]
     notes = [_checked(each, source) for each, source in zip(shards.noted, sources, strict=True)]
-    cells = zip(names, notes, strict=True)
-    lines = [Line(source, [name, *note[:2], ""]) for source, (name, note) in zip(sources, cells, strict=True)]
-    table = Table(Path(place), ["image", "labels", "part"], lines, image=0, labels=1, subset=2)
+    lines = [[name, *note[:2], ""] for name, note in zip(names, notes, strict=True)]
+    table = Table(Path(place), ["image", "labels", "part"], lines, sources, image=0, labels=1, subset=2)
     plain = list(good_rows(label_rows(table), refuse))
     rows = [row._replace(unsure=note[2], difficult=note[3]) for row, note in zip(plain, notes, strict=True)]
     shown = sorted({name for row in plain for name in row.labels or ()})
