@@ -16,7 +16,9 @@ from torch import nn
 
 from percentmatch import methods
 from percentmatch.cli.main import app
+from percentmatch.data.readers import detect
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.errors import UserError
 from percentmatch.settings.presets import PRESETS
 
 ROOT = Path(__file__).parent.parent
@@ -117,6 +119,37 @@ def test_the_method_in_add_a_method_is_short_trains_by_name_and_works_alone(
     assert "labeler.mean" in torch.load(folder / "last.pt", weights_only=True)["method"]
     assert names["loss"].isfinite()
     assert not torch.equal(names["labeler"].mean, names["train_targets"].float().mean(dim=0))  # it learns
+
+
+def test_the_format_in_add_a_format_is_short_and_is_read_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four scenes: labels, none of the classes, nobody has looked, and a line without a colon; another is missing."""
+    reader, row, used = re.findall(r"```python\n(.*?)```", (ROOT / "docs/add-a-format.md").read_text(), re.DOTALL)
+    assert sum(bool(line.strip()) for line in reader[reader.index("def ") :].splitlines()) <= 20
+    scenes = draw_scenes(4, size=64)
+    for n in range(4):
+        Image.fromarray(scenes.pixels[n].permute(1, 2, 0).numpy()).save(tmp_path / f"{n}.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(detect, "READERS", dict(detect.READERS))  # the row is gone after the test
+    good = "0.png: cat, dog\n1.png:\n2.png: ?\n3.png: dog\n"
+    Path("animals.lst").write_text(good)
+    names: dict = {}
+    for block in (reader, row, used):
+        exec(block, names)
+    manifest = names["manifest"]
+    assert manifest.class_names == ("cat", "dog")
+    assert manifest.labels.targets.dense().tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
+    assert manifest.labels.known.dense().tolist() == [[1, 1], [1, 1], [0, 0], [1, 1]]
+    assert "bad row" not in {finding["check"] for finding in names["found"]["findings"]}
+    Path("animals.lst").write_text(f"{good}9.png: cat\n3.png cat\n")
+    with pytest.raises(UserError, match=r"animals\.lst, line 6: there is no colon; write"):
+        detect.read_labels(Path("animals.lst"))
+    exec(used.partition("found = ")[0].partition("manifest = ")[0] + "found = " + used.partition("found = ")[2], names)
+    found = {finding["check"]: finding["items"][0]["text"] for finding in names["found"]["findings"]}
+    assert found["bad row"] == "animals.lst, line 6: there is no colon; write the image, a colon and its classes"
+    assert found["missing image"] == "animals.lst, line 5: 9.png"
 
 
 def option_rows(name: str) -> dict[str, str]:
