@@ -7,9 +7,8 @@ import os
 from pathlib import Path
 from typing import Any, NoReturn
 
-from percentmatch.data.manifest import Manifest
-from percentmatch.data.readers.exports import nearest, subset_among
-from percentmatch.data.readers.folder import is_image_name, load_json, read_folder
+from percentmatch.data.manifest import SUBSET_OF, Manifest
+from percentmatch.data.readers.folder import is_image_name, load_json, nearest, read_folder
 from percentmatch.data.readers.rows import LabelFile, Row, each_row
 from percentmatch.errors import UserError
 
@@ -106,10 +105,18 @@ def read_samples(file: LabelFile) -> Manifest:
         if not isinstance(path, str) or not path:
             raise UserError("it has no filepath; export the dataset again")
         shown = None if value is None else [_name(each) for each in _classifications(value)]
-        return Row(nearest(file.folder, path) or path, shown, source, subset_among(sample.get("tags")))
+        return Row(nearest(file.folder, path) or path, shown, source, _subset_among(sample.get("tags")))
 
     items = ((f"{file.path}, sample {number}", sample) for number, sample in enumerate(samples, 1))
     return file.manifest(each_row(items, read))
+
+
+def _subset_among(tags: object) -> str:
+    """The subset that the tags name, or none."""
+    found = {SUBSET_OF.get(str(tag).lower(), "") for tag in tags} - {""} if isinstance(tags, list) else set()
+    if len(found) > 1:
+        raise UserError(f"its tags name the parts {' and '.join(sorted(found))}; keep one of them")
+    return "".join(found)
 
 
 def _field(file: Path, samples: list[dict[str, Any]]) -> str:

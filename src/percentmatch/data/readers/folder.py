@@ -14,6 +14,7 @@ from percentmatch.files import MOST_BYTES, read_plain
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")  # in any case
 DEEPEST = 64  # folders within folders
+DEEPEST_NAME = 32  # folders of a path that are compared
 LONGEST_NAME = 1024  # letters; no system has longer ones, and long ones are slow to compare
 
 
@@ -158,6 +159,13 @@ def find_all_images(folder: Path, texts: Sequence[str], sources: Sequence[str], 
         first = names.index("")
         raise UserError(missing_image(sources[first], texts[first], folder, names.count(""), len(names)))
     return names
+
+
+def nearest(folder: Path, name: str) -> str | None:
+    """The longest ending of a path that is a file in `folder`."""
+    pieces = [piece for piece in name.replace("\\", "/").split("/") if piece not in ("", ".", "..")][-DEEPEST_NAME:]
+    endings = ["/".join(pieces[start:]) for start in range(len(pieces))]
+    return next((ending for ending in endings if os.path.isfile(folder / ending)), None)
 
 
 def missing_image(source: str, name: str, folder: Path, missing: int, total: int) -> str:

@@ -9,8 +9,7 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from percentmatch.data.manifest import Manifest
-from percentmatch.data.readers.exports import nearest
-from percentmatch.data.readers.folder import is_image_name
+from percentmatch.data.readers.folder import is_image_name, nearest
 from percentmatch.data.readers.rows import LabelFile, Row, each_row
 from percentmatch.data.readers.table import Said, Table, first_row, open_table, rows_of
 from percentmatch.errors import UserError
