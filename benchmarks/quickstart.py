@@ -32,7 +32,7 @@ def write_zip(file: Path) -> None:
     scenes = draw_scenes(LABELED + TEST + UNLABELED, size=SIZE)
     rows = ["image,labels,part"]
     with zipfile.ZipFile(file, "w") as archive:
-        for n, (pixels, targets) in enumerate(zip(scenes.pixels, scenes.targets.tolist(), strict=True)):
+        for n, (pixels, targets) in enumerate(zip(scenes.pixels, scenes.labels.targets.dense().tolist(), strict=True)):
             named = n < LABELED + TEST
             picture = io.BytesIO()
             Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(picture, "JPEG", quality=92)

@@ -25,6 +25,7 @@ from PIL import Image
 from tables import ROOT, fill, stream_table, write_json
 
 from percentmatch.data import Data, Images, Stream, load_images, open_shards, unlabeled_manifest, write_shards
+from percentmatch.data.labels import Labels
 from percentmatch.runs.run_folder import RunFolder, environment
 from percentmatch.settings.config import Config
 from percentmatch.training.loop import train_step
@@ -52,7 +53,7 @@ def build(config: Config, pixels: torch.Tensor, stream: Stream | None) -> Run:
     targets = torch.randint(0, 2, (len(pixels), 4), generator=torch.Generator().manual_seed(0)).byte()
     known = torch.ones_like(targets)
     known[LABELED:] = 0
-    pool = Images(pixels, targets, known, tuple(map(str, range(len(pixels)))), CLASSES)
+    pool = Images(pixels, Labels.of(targets, known), tuple(map(str, range(len(pixels)))), CLASSES)
     return Run(config, RunFolder(Path(tempfile.mkdtemp())), Data(pool, pool.part(()), stream=stream), CPU)
 
 

@@ -85,7 +85,7 @@ def one_seed(start: str, seed: int) -> list[dict[str, Any]]:
     pool, rows = load_data(config).pool, []
     for name, metrics in results.items():
         labeled = pool.part(folder_of(name).read_split().labeled)
-        positives = dict(zip(pool.class_names, labeled.targets.sum(0, dtype=torch.long).tolist(), strict=True))
+        positives = dict(zip(pool.class_names, labeled.labels.targets.in_columns().tolist(), strict=True))
         parts = {part: {key: metrics[part]["ema"][key] for key in ("mAP", "AUC")} for part in ("validation", "test")}
         classes = {key: row["AP"] for key, row in metrics["test"]["ema"]["classes"].items()}
         rows.append({"start": start, "run": name, "seed": seed, **parts, "AP": classes, "labeled": positives})

@@ -15,7 +15,9 @@ from torch import nn
 
 from percentmatch import methods
 from percentmatch.cli.main import app
+from percentmatch.data.readers import detect
 from percentmatch.data.scenes import draw_scenes
+from percentmatch.errors import UserError
 from percentmatch.models import HEADS, MLDecoder, load_classifier
 from percentmatch.settings.presets import PRESETS
 
@@ -56,7 +58,9 @@ def test_the_code_for_your_own_files_runs(tmp_path: Path, monkeypatch: pytest.Mo
         folder = tmp_path / ("photos" if n < 40 else "more")
         folder.mkdir(exist_ok=True)
         Image.fromarray(scenes.pixels[n].permute(1, 2, 0).numpy()).save(folder / f"{name}.png")
-        labels = ";".join(c for c, yes in zip(scenes.class_names, scenes.targets[n].tolist(), strict=True) if yes)
+        labels = ";".join(
+            c for c, yes in zip(scenes.class_names, scenes.labels.targets[[n]][0].tolist(), strict=True) if yes
+        )
         rows += [f"{name}.png,{labels},{'test' if n < 10 else ''}"] if n < 40 else []
     (tmp_path / "labels.csv").write_text("\n".join(rows))
     block = re.findall(r"```python\n(.*?)```", (ROOT / "docs/your-data.md").read_text(), re.DOTALL)[0]
@@ -138,6 +142,37 @@ def test_the_head_in_add_a_head_trains_by_name_is_saved_and_predicts(
     model, card = load_classifier(folder / "model.safetensors", torch.device("cpu"))
     assert card.head == "residual-attention"
     assert type(model.head) is names["ResidualAttention"] is HEADS[card.head]
+
+
+def test_the_format_in_add_a_format_is_short_and_is_read_and_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four scenes: labels, none of the classes, nobody has looked, and a line without a colon; another is missing."""
+    reader, row, used = re.findall(r"```python\n(.*?)```", (ROOT / "docs/add-a-format.md").read_text(), re.DOTALL)
+    assert sum(bool(line.strip()) for line in reader[reader.index("def ") :].splitlines()) <= 20
+    scenes = draw_scenes(4, size=64)
+    for n in range(4):
+        Image.fromarray(scenes.pixels[n].permute(1, 2, 0).numpy()).save(tmp_path / f"{n}.png")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(detect, "READERS", dict(detect.READERS))  # the row is gone after the test
+    good = "0.png: cat, dog\n1.png:\n2.png: ?\n3.png: dog\n"
+    Path("animals.lst").write_text(good)
+    names: dict = {}
+    for block in (reader, row, used):
+        exec(block, names)
+    manifest = names["manifest"]
+    assert manifest.class_names == ("cat", "dog")
+    assert manifest.labels.targets.dense().tolist() == [[1, 1], [0, 0], [0, 0], [0, 1]]
+    assert manifest.labels.known.dense().tolist() == [[1, 1], [1, 1], [0, 0], [1, 1]]
+    assert "bad row" not in {finding["check"] for finding in names["found"]["findings"]}
+    Path("animals.lst").write_text(f"{good}9.png: cat\n3.png cat\n")
+    with pytest.raises(UserError, match=r"animals\.lst, line 6: there is no colon; write"):
+        detect.read_labels(Path("animals.lst"))
+    exec(used.partition("found = ")[0].partition("manifest = ")[0] + "found = " + used.partition("found = ")[2], names)
+    found = {finding["check"]: finding["items"][0]["text"] for finding in names["found"]["findings"]}
+    assert found["bad row"] == "animals.lst, line 6: there is no colon; write the image, a colon and its classes"
+    assert found["missing image"] == "animals.lst, line 5: 9.png"
 
 
 def option_rows(name: str) -> dict[str, str]:

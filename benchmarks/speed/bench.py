@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.utils.data import default_collate
 
 from percentmatch.data import Data, Images
+from percentmatch.data.labels import Labels
 from percentmatch.data.pixels.cache import cores, open_cache
 from percentmatch.data.readers.folder import read_folder
 from percentmatch.distributed.device import pick_device
@@ -91,7 +92,7 @@ class Bench:
         draw = torch.rand(len(pixels), NUM_CLASSES, generator=torch.Generator().manual_seed(0))
         targets = (draw < 0.1).to(torch.uint8)
         ids = tuple(f"{name} {n}" for n in range(len(pixels)))
-        return Images(pixels, targets, torch.ones_like(targets), ids, tuple(f"class {n}" for n in range(NUM_CLASSES)))
+        return Images(pixels, Labels.of(targets), ids, tuple(f"class {n}" for n in range(NUM_CLASSES)))
 
     def cached(self, folder: Path) -> Tensor:
         return open_cache(self.paths, size=self.size, frame="squash", folder=folder).pixels
@@ -276,7 +277,7 @@ def conventional(bench: Bench, figures: Figures) -> None:
     config, device, rows = ours.config, bench.device, ours.loader
     theirs = Conventional(config, build_method("fixmatch", ours.facts), NUM_CLASSES, device)
     labeled, unlabeled = ([bench.paths[row] for row in each.tolist()] for each in (rows.labeled, rows.unlabeled))
-    files = Files(config, theirs.model, labeled, bench.data.pool.targets[rows.labeled].float(), unlabeled)
+    files = Files(config, theirs.model, labeled, bench.data.pool.labels.targets[rows.labeled].float(), unlabeled)
     first = theirs.send(default_collate([files[row % len(files)] for row in range(config.labeled_batch)]))
     times = bench.time({"loop": lambda: loop_step(ours), "fixed": lambda: theirs.step(first)})
     figures |= {"network_ms": statistics.median(times["fixed"]), "rows": []}

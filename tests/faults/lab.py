@@ -212,7 +212,7 @@ def draw_images(place: Path) -> Path:
     for number, pixels in enumerate(scenes.pixels):
         name = f"{number:03d}.png"
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(folder / name)
-        shown = [scenes.class_names[c] for c in scenes.targets[number].nonzero().flatten().tolist()]
+        shown = [scenes.class_names[c] for c in scenes.labels.targets.dense()[number].nonzero().flatten().tolist()]
         rows.append(f"{name},{';'.join(shown)},{'test' if number < 12 else ''}")
     (folder / "labels.csv").write_text("\n".join(rows) + "\n")
     return folder

@@ -39,7 +39,6 @@ from safetensors.torch import save
 from percentmatch.data import Manifest, read_labels, read_voc, unlabeled_manifest
 from percentmatch.data.pixels.decode import BadImage, decode, decode_bytes
 from percentmatch.data.pixels.decode import read as read_image
-from percentmatch.data.readers.lenient import read_leniently
 from percentmatch.data.shards.index import open_shards
 from percentmatch.data.shards.labeled import labeled_manifest
 from percentmatch.data.split import Split, read_split
@@ -327,6 +326,7 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
         "categories": [{"id": n, "name": name} for n, name in enumerate(CLASSES)],
         "annotations": [{"image_id": n, "category_id": n % 3, "segmentation": [[1, 2.5, 3]]} for n in range(4)],
     }
+    lines = "\n".join(map(json.dumps, rows)).encode()
     chosen = [{"type": "choices", "value": {"choices": ["cat", "sofa"]}}]
     tasks = [
         {"data": {"image": f"/data/upload/1/0f3a9c2e-{name}.png"}, "annotations": [{"result": chosen}]} for name in IDS
@@ -348,7 +348,13 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
 
     return [
         Reader("CSV", tables, mutate_table, free, world / "labels.csv", 2),
-        Reader("CSV, lenient", tables, mutate_table, lambda file: read_leniently(file, photos, None), world / "l.csv"),
+        Reader(
+            "CSV, lenient",
+            tables,
+            mutate_table,
+            lambda file: read_labels(file, photos, report=lambda error: None),
+            world / "l.csv",
+        ),
         Reader(
             "text list",
             [b"a.png\nb.png\n"],
@@ -357,7 +363,7 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
             photos / "l.txt",
         ),
         Reader("metadata.csv", [table, hot], mutate_table, bound, world / "metadata.csv"),
-        Reader("metadata.jsonl", ["\n".join(map(json.dumps, rows)).encode()], mutate_lines, bound, world / "m.jsonl"),
+        Reader("metadata.jsonl", [lines], mutate_lines, bound, world / "m.jsonl"),
         Reader("COCO JSON", [text(coco)], mutate_json, bound, world / "instances.json", 2),
         Reader("Label Studio JSON", [text(tasks), text(short)], mutate_json, bound, world / "studio.json"),
         Reader("Label Studio CSV", [studio], mutate_table, bound, world / "studio.csv"),
@@ -369,6 +375,11 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
         ),
         Reader("VOC part list", [b"a\nb\nc\n"], mutate_text, lambda file: _xml_lists(file, xml), world / "train.txt"),
     ]
+
+
+def _all_errors(file: Path, photos: Path) -> None:
+    """As `data check` reads it: no error ends the reading."""
+    read_labels(file, photos, report=lambda error: None)
 
 
 def _xml_lists(file: Path, xml: Path) -> None:

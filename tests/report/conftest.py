@@ -18,9 +18,7 @@ def data() -> Data:
     parts = [
         replace(
             images,
-            targets=images.targets[:, : len(CLASSES)].clone(),
-            known=images.known[:, : len(CLASSES)].clone(),
-            difficult=images.difficult[:, : len(CLASSES)].clone(),
+            labels=images.labels.choose(range(len(CLASSES))),
             class_names=CLASSES,
             ids=tuple(f"<i>{name}</i>'&" for name in images.ids),
         )

@@ -14,6 +14,7 @@ from torchmetrics.functional.classification import binary_calibration_error
 
 from percentmatch import Predictor
 from percentmatch.data import Data, Images
+from percentmatch.data.labels import Labels
 from percentmatch.models import Card, Decisions, classifier_bytes, load_classifier
 from percentmatch.report import write_report
 from percentmatch.report.collect import read_run
@@ -66,9 +67,9 @@ def test_what_nobody_knows_is_not_shown_as_a_mistake(folder: Path, data: Data) -
     """Nor is an object marked difficult, which is there."""
     scored = score_own_images(read_run(folder, "run"), "cpu", data=data)
     part, old = scored.parts["validation"], scored.parts["validation"].images
-    known, hard = torch.ones_like(old.known), torch.zeros_like(old.known)
+    known, hard = old.labels.known.dense(), torch.zeros(old.labels.shape, dtype=torch.uint8)
     known[:, 0], hard[:, 1] = 0, 1
-    new = Images(old.pixels, old.targets * known * (1 - hard), known, old.ids, old.class_names, hard)
+    new = replace(old, labels=Labels.of(old.labels.targets.dense() * known * (1 - hard), known, hard))
     everything = replace(part, images=new, decided=torch.ones_like(part.decided))
     shown = gallery(replace(scored, parts={"validation": everything}), Album(), range(6), range(6), 1)
     assert shown["images"]
@@ -84,7 +85,7 @@ def test_a_model_without_thresholds_gets_those_of_the_images_shown(folder: Path,
     arrays = [*part.images.pixels.permute(0, 2, 3, 1).numpy()]
     assert part.probabilities.numpy() == pytest.approx(Predictor(folder, "cpu").predict_proba(arrays), abs=1e-6)
     for c in range(len(CLASSES)):
-        truth, scores = part.images.targets[:, c], part.probabilities[:, c]
+        truth, scores = part.images.labels.targets.dense()[:, c], part.probabilities[:, c]
         best = max(f1_score(truth, scores >= t) for t in scores)
         assert f1_score(truth, part.decided[:, c]) == pytest.approx(best)
     assert "from the score on that has the best F1 on these validation images" in page(tmp_path, folder, data)[0]
@@ -94,10 +95,9 @@ def test_calibrated_probabilities_are_judged_beside_the_scores(run: Path, data: 
     scored = score_own_images(read_run(run, "run"), "cpu", data=data)
     part = scored.parts["test"]
     arrays = [*part.images.pixels.permute(0, 2, 3, 1).numpy()]
+    truth = part.images.labels.targets.dense().flatten().long()
     found = [
-        float(
-            binary_calibration_error(torch.from_numpy(each).flatten(), part.images.targets.flatten().long(), n_bins=10)
-        )
+        float(binary_calibration_error(torch.from_numpy(each).flatten(), truth, n_bins=10))
         for each in (Predictor(run, "cpu").predict_proba(arrays, raw=raw) for raw in (True, False))
     ]
     words = f"ECE of all pairs: {100 * found[0]:.1f}%, calibrated (dashed, with dots) {100 * found[1]:.1f}%."
@@ -108,9 +108,7 @@ def test_of_one_label_an_image_the_most_probable_is_predicted() -> None:
     """The doubt is the distance to the best other class: 1/2 against 1/4 is ln 2, 0.8 against 0.1 is ln 8."""
     about = ("test_resnet", "linear", 0.0, 32, 32, "squash", "single-label", ("a", "b", "c"), (0.5,) * 3, (0.5,) * 3)
     card = Card(*about, "0.1.0", Decisions((1.0,) * 3, (0.0,) * 3, (), "best class"))
-    images = Images(
-        torch.zeros(2, 3, 1, 1).byte(), torch.eye(3)[:2].byte(), torch.ones(2, 3).byte(), ("x", "y"), card.class_names
-    )
+    images = Images(torch.zeros(2, 3, 1, 1).byte(), Labels.of(torch.eye(3)[:2].byte()), ("x", "y"), card.class_names)
     part = _score_part(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log(), images, card, card)
     assert part.decided.tolist() == [[True, False, False], [False, False, True]]
     expected = torch.tensor([[2.0, 2, 2], [8, 8, 8]]).log().double()

@@ -21,6 +21,7 @@ from PIL import Image
 from percentmatch import report as report_module
 from percentmatch.cli.main import main
 from percentmatch.data import Data, Images
+from percentmatch.data.labels import Labels
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
 from percentmatch.report import write_report
@@ -173,9 +174,8 @@ def test_the_gallery_shows_what_it_says(tree: Tree, data: Data, run: Path) -> No
     found = payload(tree)
     gallery = found["galleries"]["run1"]
     assert gallery["part"] == "validation"
-    truth = {
-        name: set(row.nonzero().flatten().tolist()) for name, row in zip(data.pool.ids, data.pool.targets, strict=True)
-    }
+    rows = zip(data.pool.ids, data.pool.labels.targets.dense(), strict=True)
+    truth = {name: set(row.nonzero().flatten().tolist()) for name, row in rows}
     validation = set(json.loads((run / "split.json").read_text())["validation"])
     for image in gallery["images"]:
         assert image["name"] in validation
@@ -281,14 +281,14 @@ def test_gains_are_paired_only_where_the_same_labels_are_known(run: Path, data: 
     record = read_run(run, "run")
     scored = score_own_images(record, "cpu", data=data)
     part = scored.parts["test"]
-    fewer = part.images.known.clone()
-    fewer[0, part.images.targets[0].argmin()] = 0  # a negative that is no longer known
-    other = replace(part, images=replace(part.images, known=fewer))
+    fewer = part.images.labels.known.dense().clone()
+    fewer[0, part.images.labels.targets.dense()[0].argmin()] = 0  # a negative that is no longer known
+    other = replace(part, images=replace(part.images, labels=Labels.of(part.images.labels.targets.dense(), fewer)))
     entries = [
         Entry(record, replace(scored, parts={"test": each}), None, CLASSES, (), "", 40, ()) for each in (part, other)
     ]
     assert paired(entries[0], entries[0], "test")
-    assert torch.equal(part.images.targets, other.images.targets)
+    assert torch.equal(part.images.labels.targets.dense(), other.images.labels.targets.dense())
     assert not paired(entries[0], entries[1], "test")
 
 
@@ -308,7 +308,9 @@ def test_files_that_were_moved_are_found_and_unlabeled_ones_may_be_gone(tmp_path
         folder = tmp_path / ("photos" if n < 40 else "more")
         folder.mkdir(exist_ok=True)
         Image.fromarray(scenes.pixels[n].permute(1, 2, 0).numpy()).save(folder / f"{name}.png")
-        labels = ";".join(c for c, yes in zip(scenes.class_names, scenes.targets[n].tolist(), strict=True) if yes)
+        labels = ";".join(
+            c for c, yes in zip(scenes.class_names, scenes.labels.targets[[n]][0].tolist(), strict=True) if yes
+        )
         rows += [f"{name}.png,{labels}"] if n < 40 else []
     (tmp_path / "labels.csv").write_text("\n".join(rows))
     places = {name: str(tmp_path / file) for name, file in (("images", "photos"), ("unlabeled", "more"))}
@@ -343,7 +345,7 @@ def test_pictures_are_small_and_a_page_of_twenty_classes_too(run: Path, tmp_path
     pixels = (ramp + 40 * torch.rand(90, 3, 128, 128, generator=generator)).to(torch.uint8)
     targets = (torch.rand(90, 20, generator=generator) < 0.3).to(torch.uint8)
     names, ids = tuple(f"class {n}" for n in range(20)), tuple(f"image {n}" for n in range(90))
-    images = Images(pixels, targets, torch.ones_like(targets), ids, names)
+    images = Images(pixels, Labels.of(targets), ids, names)
     data = Data(images, images.part(()))
     folder = tmp_path / "many"
     train(replace(CONFIG, validation=60, labeled=20, total_steps=2, eval_every=0), folder, data=data)

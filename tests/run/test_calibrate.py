@@ -37,7 +37,13 @@ def metrics_of(run: Path) -> dict:
 def test_a_run_ends_with_decisions_from_its_validation_images(whole: Path) -> None:
     model, card, images, _ = open_run(whole, "validation", "cpu")
     found = logits(model, images.pixels, card, CPU)
-    wanted = decide(found, images.targets, images.known, task="multi-label", class_names=card.class_names)
+    wanted = decide(
+        found,
+        images.labels.targets.dense(),
+        images.labels.known.dense(),
+        task="multi-label",
+        class_names=card.class_names,
+    )
     assert wanted
     assert card.decisions
     for name in ("scale", "shift", "thresholds"):  # the training model orders its sums in another way
@@ -111,7 +117,8 @@ def test_other_labeled_files_may_be_used(copy: Path, tmp_path: Path, monkeypatch
     for n, pixels in enumerate(scenes.pixels):
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(tmp_path / f"{n}.png")
         rows.append(
-            f"{n}.png," + ";".join(c for c, yes in zip(scenes.class_names, scenes.targets[n], strict=True) if yes)
+            f"{n}.png,"
+            + ";".join(c for c, yes in zip(scenes.class_names, scenes.labels.targets[[n]][0], strict=True) if yes)
         )
     (tmp_path / "labels.csv").write_text("\n".join(rows))
     cli.run(["calibrate", str(copy), "--labels", str(tmp_path / "labels.csv")])

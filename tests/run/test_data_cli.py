@@ -58,7 +58,7 @@ def photos(tmp_path: Path) -> Path:
         file = tmp_path / ("photos" if n < 30 else "more") / f"{n:02}.png"
         file.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file, compress_level=0)  # so all have the same size
-        shown = [name for c, name in zip(COLUMN, CLASSES, strict=True) if scenes.targets[n, c]]
+        shown = [name for c, name in zip(COLUMN, CLASSES, strict=True) if scenes.labels.targets.dense()[n, c]]
         rows += [f"{n:02}.png,{';'.join(shown)},{'test' if n >= 24 else ''}"] if n < 30 else []
     (tmp_path / "labels.csv").write_text("\n".join(rows))
     return tmp_path
@@ -190,7 +190,7 @@ def test_stats(photos: Path, capsys: pytest.CaptureFixture[str]) -> None:
     shown = scores_in(capsys.readouterr().out)
     stats = json.loads((photos / "stats.json").read_text())
     for c, name in zip(COLUMN, CLASSES, strict=True):
-        positives = int(scenes.targets[:, c].sum())
+        positives = int(scenes.labels.targets.dense()[:, c].sum())
         assert shown[name][1] == str(positives)
         assert stats["classes"][name]["prevalence"] == pytest.approx(positives / 30)
 
@@ -393,7 +393,10 @@ def voc(tmp_path: Path) -> Path:
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(base / "JPEGImages" / f"{n:06}.png")
     for part, numbers in parts.items():
         for c, name in enumerate(CLASSES):
-            code = {n: 0 if (n, name) == (20, "triangle") else 1 if scenes.targets[n, c] else -1 for n in numbers}
+            code = {
+                n: 0 if (n, name) == (20, "triangle") else 1 if scenes.labels.targets.dense()[n, c] else -1
+                for n in numbers
+            }
             lines = [f"{n:06} {code[n]:2}" for n in numbers]
             (base / "ImageSets" / "Main" / f"{name}_{part}.txt").write_text("\n".join(lines))
     return tmp_path
@@ -441,7 +444,7 @@ def coco(tmp_path: Path) -> Path:
                 annotations += [
                     {"id": 10 * n + c, "image_id": n, "category_id": categories[c]["id"], "iscrowd": c % 2}
                     for c in range(3)
-                    if scenes.targets[n, c]
+                    if scenes.labels.targets.dense()[n, c]
                 ]
         content = {"images": images, "annotations": annotations, "categories": categories}
         (tmp_path / "annotations" / f"instances_{part}.json").write_text(json.dumps(content))
@@ -464,7 +467,7 @@ def test_coco_reads_its_file_once(coco: Path, monkeypatch, capsys: pytest.Captur
     scores = [json.loads((coco / name / "metrics.json").read_text())["test"] for name in "ab"]
     assert scores[0] == scores[1]
     split = json.loads((coco / "a" / "split.json").read_text())
-    shown = draw_scenes(26, size=32).targets[:, :3].any(1)
+    shown = draw_scenes(26, size=32).labels.targets.dense()[:, :3].any(1)
     shown[3:5] = False
     assert len(split["labeled"]) + len(split["unlabeled"]) == int(
         shown[:20].sum()

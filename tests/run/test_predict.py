@@ -184,7 +184,10 @@ def test_no_cell_begins_like_a_formula_and_the_table_is_read_back(start: str, ba
     for classes in (names, None):
         manifest = read_table(Path("p.csv"), classes=classes)
         assert manifest.ids == tuple(sorted(files))
-        shown = [[c for c, yes in zip(manifest.class_names, row, strict=True) if yes] for row in manifest.targets]
+        shown = [
+            [c for c, yes in zip(manifest.class_names, row, strict=True) if yes]
+            for row in manifest.labels.targets.dense()
+        ]
         assert [sorted(each) for each in shown] == [sorted([f"{start}a", f"'{start}a"])] * 2
 
 
@@ -197,7 +200,7 @@ def test_a_single_label_of_any_name_is_read_back(name: str, tmp_path: Path, monk
     assert run("predict", "m", "photos", "--out", "p.csv") == 0
     manifest = read_table(Path("p.csv"))
     assert manifest.class_names == (name,)
-    assert manifest.targets.tolist() == manifest.known.tolist() == [[1], [1]]
+    assert manifest.labels.targets.dense().tolist() == manifest.labels.known.dense().tolist() == [[1], [1]]
 
 
 def test_a_class_that_divides_labels_goes_into_json_lines_only(tmp_path: Path, capsys) -> None:
@@ -214,7 +217,7 @@ def test_predictions_serve_as_labels(base: Path, tmp_path: Path, monkeypatch) ->
     assert run("predict", "run", "photos", "--out", base / "again.csv") == 0
     manifest = read_table(base / "again.csv", classes=CLASSES)
     assert manifest.ids[0] == "photos/000.png"
-    assert torch.equal(manifest.targets, torch.from_numpy(Predictor("run").predict("photos")))
+    assert torch.equal(manifest.labels.targets.dense(), torch.from_numpy(Predictor("run").predict("photos")))
 
 
 # Python

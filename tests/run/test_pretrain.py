@@ -18,6 +18,7 @@ from torch.nn import functional as F
 from percentmatch.cli import main as cli
 from percentmatch.console.signals import Stopped
 from percentmatch.data import Data, load_data, split_data
+from percentmatch.data.labels import Labels
 from percentmatch.errors import Diverged, UserError
 from percentmatch.models import build_classifier
 from percentmatch.runs.pretrain_folder import PretrainFolder
@@ -191,7 +192,7 @@ def test_neither_labels_nor_images_set_apart_are_used(warm: Path, tmp_path: Path
     apart = data.pool.rows(split_data(WARM, data).validation)
     pixels = data.pool.pixels.clone()
     pixels[apart] = 255 - pixels[apart]
-    pool = replace(data.pool, pixels=pixels, targets=1 - data.pool.targets)
+    pool = replace(data.pool, pixels=pixels, labels=Labels.of(1 - data.pool.labels.targets.dense()))
     test = replace(data.test, pixels=255 - data.test.pixels)
     pretrain(replace(WARM, labeled=15), tmp_path / "other", data=Data(pool, test))
     assert (tmp_path / "other/backbone.safetensors").read_bytes() == (warm / "backbone.safetensors").read_bytes()

@@ -21,6 +21,7 @@ from percentmatch import __version__, files
 from percentmatch.cli import main as cli
 from percentmatch.console.signals import Stopped
 from percentmatch.data import Data, Images, load_data, split_data
+from percentmatch.data.labels import TABLES, Labels
 from percentmatch.errors import UserError
 from percentmatch.models import build_classifier
 from percentmatch.runs import checkpoint
@@ -213,9 +214,9 @@ def test_a_torn_log_row_is_written_again(tmp_path: Path) -> None:
 
 def flipped(images: Images, name: str) -> Images:
     """The last label of the fifth image turned round: in targets, known or difficult."""
-    labels = getattr(images, name).clone()
-    labels[4, -1] ^= 1
-    return replace(images, **{name: labels})
+    tables = {each: getattr(images.labels, each).dense() for each in TABLES}
+    tables[name][4, -1] ^= 1
+    return replace(images, labels=Labels.of(**tables))
 
 
 def renamed(data: Data) -> Data:

@@ -13,6 +13,7 @@ from PIL import Image
 
 from percentmatch.cli import main as cli
 from percentmatch.data import Images
+from percentmatch.data.labels import Labels
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
 from percentmatch.scoring.predictions import evaluate
@@ -35,7 +36,7 @@ def base(tmp_path_factory: pytest.TempPathFactory) -> Path:
         file = folder / ("photos" if n < 20 else "more") / f"{n:02}.png"
         file.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file)
-        shown = [name for c, name in enumerate(CLASSES) if scenes.targets[n, c]]
+        shown = [name for c, name in enumerate(CLASSES) if scenes.labels.targets.dense()[n, c]]
         rows += [f"{file.name},{';'.join(shown)},{'test' if n >= 15 else ''}"] if n < 20 else []
     (folder / "labels.csv").write_text("\n".join(rows))
     with pytest.MonkeyPatch.context() as patch:
@@ -135,7 +136,7 @@ def test_single_label_files(base: Path, tmp_path: Path) -> None:
     scores = torch.tensor([[0.7, 0.2, 0.1], [0.7, 0.2, 0.1], [0.7, 0.2, 0.1]])
     targets = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.uint8)
     known = torch.tensor([[1, 1, 1], [1, 1, 1], [0, 0, 0]], dtype=torch.uint8)
-    images = Images(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), targets, known, ("a", "b", "c"), CLASSES)
+    images = Images(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), Labels.of(targets, known), ("a", "b", "c"), CLASSES)
     assert evaluate(scores, images, "single-label")["accuracy"] == 0.5
     assert "accuracy" not in evaluate(scores, images, "multi-label")
 

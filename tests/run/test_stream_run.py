@@ -38,7 +38,7 @@ def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
         path = folder / ("photos" if number < 50 else "more") / f"{name}.png"
         path.parent.mkdir(exist_ok=True)
         Image.fromarray(scenes.pixels[number].permute(1, 2, 0).numpy()).save(path)
-        shown = zip(scenes.class_names, scenes.targets[number].tolist(), strict=True)
+        shown = zip(scenes.class_names, scenes.labels.targets.dense()[number].tolist(), strict=True)
         lines += [f"{name}.png,{';'.join(c for c, yes in shown if yes)},{'test' if number < 10 else ''}"] * (
             number < 50
         )

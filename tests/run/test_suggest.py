@@ -105,7 +105,7 @@ def test_a_list_for_scenes_repeats_and_says_what_it_expects(whole: Path, tmp_pat
     listed = p[[split.unlabeled.index(name) for name in summary["images"]]]
     for c, (name, row) in enumerate(summary["classes"].items()):
         assert row["AP"] == metrics["validation"]["ema"]["classes"][name]["AP"]
-        assert row["labeled"] == int(pool.part(split.labeled).targets[:, c].sum())
+        assert row["labeled"] == int(pool.part(split.labeled).labels.targets.dense()[:, c].sum())
         assert row["expected"] == pytest.approx(float(listed[:, c].sum()), abs=1e-3)
         assert row["at_random"] == pytest.approx(10 * float(p[:, c].mean()), abs=1e-3)
     assert len(suggest(whole, 1000, tmp_path / "all.csv")["images"]) == 50
@@ -165,8 +165,8 @@ def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, ph
     own.write_text(own.read_text() + "\n".join([*filled, *lines[4:], ""]))  # half of it
     manifest = read_table(own, Path("photos"))
     rows = manifest.rows(names)
-    assert manifest.known[rows].any(1).tolist() == [True] * 3 + [False] * 3
-    shown = {name: manifest.targets[rows[0], c].item() for c, name in enumerate(manifest.class_names)}
+    assert manifest.labels.known.dense()[rows].any(1).tolist() == [True] * 3 + [False] * 3
+    shown = {name: manifest.labels.targets.dense()[rows[0], c].item() for c, name in enumerate(manifest.class_names)}
     assert shown == {"disc": 1, "square": 1, "triangle": 0}
     capsys.readouterr()
     run("suggest", "run", "--number", 6, "--out", "next.csv")  # of the same run: images that have no row yet

@@ -11,6 +11,7 @@ from tiny import TINY, on_a_cpu, rows, weights
 
 from near import assert_near
 from percentmatch.data import Data, Images, load_data
+from percentmatch.data.labels import Labels
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS
 from percentmatch.methods.weak_to_strong import WeakToStrong
@@ -314,7 +315,7 @@ def test_float64_on_a_gpu_is_that_of_a_cpu(tmp_path: Path) -> None:
 
 def test_one_label_an_image_is_asked_of_python_too(tmp_path: Path) -> None:
     ones, pixels = torch.ones(2, 3, dtype=torch.uint8), torch.zeros(2, 3, 4, 4, dtype=torch.uint8)
-    several = Images(pixels, ones, ones, ("a", "b"), ("x", "y", "z"))
+    several = Images(pixels, Labels.of(ones), ("a", "b"), ("x", "y", "z"))
     config = Config(task="single-label", image_size=4, validation=0)
     with pytest.raises(UserError, match=r"image 'a' has 3 labels \(2 images have not exactly one\)"):
         train(config, tmp_path / "run", data=Data(several, several.part(())))

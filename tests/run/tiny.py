@@ -50,4 +50,4 @@ def save_scenes(folder: Path, labeled: int, more: int) -> list[tuple[str, list[i
         file = folder / ("photos" if n < labeled else "more") / f"{n:02}.png"
         file.parent.mkdir(exist_ok=True)
         Image.fromarray(pixels.permute(1, 2, 0).numpy()).save(file)
-    return [(f"{n:02}.png", drawn.targets[n, :3].tolist()) for n in range(labeled)]
+    return [(f"{n:02}.png", drawn.labels.targets.dense()[n, :3].tolist()) for n in range(labeled)]

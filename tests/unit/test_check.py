@@ -15,8 +15,9 @@ from PIL import Image, ImageEnhance
 from percentmatch.cli.data import _embedder
 from percentmatch.cli.main import main
 from percentmatch.data import Images
-from percentmatch.data.checks.check import check_data, needed
+from percentmatch.data.checks.check import check_data
 from percentmatch.data.checks.near_duplicates import near_pairs, sketch
+from percentmatch.data.checks.rare_classes import needed
 from percentmatch.data.checks.unlike import looks, unlike
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.settings.config import DataSettings

@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from percentmatch.data import Data, Images
+from percentmatch.data.labels import Labels
 from percentmatch.errors import UserError
 from percentmatch.settings.config import Config, DataSettings, View
 from percentmatch.settings.pretraining import PretrainSettings
@@ -41,10 +42,9 @@ def test_what_fits_is_taken_as_it_is() -> None:
 
 
 def images(**changed: Any) -> Images:
-    tables = {name: torch.zeros(2, 3, dtype=torch.uint8) for name in ("targets", "known")}
     given = {
         "pixels": torch.zeros(2, 3, 4, 4, dtype=torch.uint8),
-        **tables,
+        "labels": Labels.none(2, 3),
         "ids": ["a", "b"],
         "class_names": list("xyz"),
     }
@@ -56,7 +56,7 @@ def test_images_given_in_python_are_checked() -> None:
     assert images().class_names == ("x", "y", "z")
     for changed, sentence in (
         ({"pixels": np.zeros((2, 3, 4, 4), np.uint8)}, "pixels must be a torch.Tensor, not ndarray"),
-        ({"targets": np.zeros((2, 3), np.uint8)}, "targets must be a torch.Tensor, not ndarray"),
+        ({"labels": np.zeros((2, 3), np.uint8)}, "labels must be Labels, not ndarray; make them by Labels.of"),
         ({"ids": (1, 2)}, "ids must be texts"),
     ):
         with pytest.raises(UserError, match=sentence):

@@ -6,6 +6,7 @@ from pathlib import Path
 import torch
 
 from percentmatch.data.checks.stats import describe
+from percentmatch.data.labels import Labels
 from percentmatch.data.manifest import Manifest
 
 
@@ -14,7 +15,7 @@ def make(targets: list[list[int]], known: list[list[int]], difficult: list[list[
     ids = tuple(f"{row}.jpg" for row in range(n))
     tensors = [torch.tensor(values, dtype=torch.uint8) for values in (targets, known, difficult)]
     parts = ("test",) + ("train",) * (n - 1)
-    return Manifest(tuple(map(Path, ids)), ids, *tensors, parts, ("a", "b", "c"), ids)
+    return Manifest(tuple(map(Path, ids)), ids, Labels.of(*tensors), parts, ("a", "b", "c"), ids)
 
 
 def test_the_numbers_are_those_counted_by_hand() -> None:
@@ -57,7 +58,6 @@ def test_ratios_without_a_denominator_are_none() -> None:
 def test_many_images_are_counted_in_chunks() -> None:
     targets = torch.randint(0, 2, (20_000, 3), generator=torch.Generator().manual_seed(0), dtype=torch.uint8)
     ids = tuple(map(str, range(20_000)))
-    none = torch.zeros_like(targets)
-    manifest = Manifest(tuple(map(Path, ids)), ids, targets, none + 1, none, ("",) * 20_000, ("a", "b", "c"), ids)
+    manifest = Manifest(tuple(map(Path, ids)), ids, Labels.of(targets), ("",) * 20_000, ("a", "b", "c"), ids)
     wanted = (targets.long()[:, :, None] * targets.long()[:, None]).sum(0)
     assert describe(manifest)["co_occurrence"] == wanted.tolist()

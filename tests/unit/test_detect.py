@@ -28,8 +28,8 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 def said(manifest: Manifest) -> tuple[dict[str, set[str]], set[str]]:
     """The positive classes of each image of which something is known, and the images of which nothing is."""
-    known, shown = manifest.known.any(1).tolist(), {}
-    for name, row, some in zip(manifest.ids, manifest.targets.tolist(), known, strict=True):
+    known, shown = manifest.labels.known.dense().any(1).tolist(), {}
+    for name, row, some in zip(manifest.ids, manifest.labels.targets.dense().tolist(), known, strict=True):
         if some:
             shown[name] = {manifest.class_names[c] for c, one in enumerate(row) if one}
     return shown, {name for name, some in zip(manifest.ids, known, strict=True) if not some}
@@ -149,7 +149,7 @@ def test_classes_may_be_chosen(kind: str, folder: Path) -> None:
     name, text = FORMATS[kind]
     (folder / name).write_text(text)
     manifest = read_labels(folder / name, folder / "photos", classes=["dog"])
-    assert (manifest.class_names, manifest.targets.tolist()[:3]) == (("dog",), [[1], [1], [0]])
+    assert (manifest.class_names, manifest.labels.targets.dense().tolist()[:3]) == (("dog",), [[1], [1], [0]])
 
 
 def test_images_are_found_where_the_formats_keep_them(folder: Path) -> None:
@@ -211,7 +211,7 @@ def test_metadata_in_part_folders(folder: Path) -> None:
     (folder / "set" / "test" / "metadata.jsonl").write_text(json.dumps(own))
     again = read_labels(folder / "set")
     assert (again.ids, again.parts, again.paths) == (manifest.ids, manifest.parts, manifest.paths)
-    assert again.targets.tolist() == [[0, 1], [1, 0], [1, 0]]
+    assert again.labels.targets.dense().tolist() == [[0, 1], [1, 0], [1, 0]]
     own = {"file_name": "c.jpg", "labels": ["cat"], "split": "train"}
     (folder / "set" / "test" / "metadata.jsonl").write_text(json.dumps(own))
     with pytest.raises(UserError, match=r"test/metadata\.jsonl, line 1: it says 'train' and lies in the folder 'test'"):
@@ -232,8 +232,12 @@ def test_annotators_who_differ_leave_a_class_unknown_unless_one_is_the_truth(fol
     (folder / "x.json").write_text(json.dumps(tasks))
     manifest = read_labels(folder / "x.json", folder / "photos")
     assert manifest.class_names == ("cat", "cow", "dog")
-    assert manifest.known.tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 1]]
-    assert (manifest.targets * manifest.known).tolist() == [[1, 0, 0], [0, 1, 0], [0, 0, 1]]
+    assert manifest.labels.known.dense().tolist() == [[1, 0, 0], [1, 1, 1], [1, 1, 1]]
+    assert (manifest.labels.targets.dense() * manifest.labels.known.dense()).tolist() == [
+        [1, 0, 0],
+        [0, 1, 0],
+        [0, 0, 1],
+    ]
 
 
 def test_what_was_drawn_counts_in_short_exports_too(folder: Path) -> None:
@@ -251,7 +255,7 @@ def test_what_was_drawn_counts_in_short_exports_too(folder: Path) -> None:
     for name in ("x.json", "x.csv"):
         manifest = read_labels(folder / name, folder / "photos")
         assert manifest.class_names == ("cat", "cow", "dog")
-        assert manifest.targets.tolist() == [[1, 1, 0], [0, 0, 1], [0, 0, 0], [1, 0, 1]]
+        assert manifest.labels.targets.dense().tolist() == [[1, 1, 0], [0, 0, 1], [0, 0, 0], [1, 0, 1]]
 
 
 MALFORMED = {
@@ -437,7 +441,7 @@ def test_an_unknown_label_cell_takes_no_part(folder: Path) -> None:
     (folder / "x.csv").write_text("image,labels\na.jpg,cat\nb.jpg,?\n")
     manifest = read_labels(folder / "x.csv", folder / "photos")
     assert manifest.class_names == ("cat",)
-    assert torch.equal(manifest.known, torch.tensor([[1], [0]], dtype=torch.uint8))
+    assert torch.equal(manifest.labels.known.dense(), torch.tensor([[1], [0]], dtype=torch.uint8))
 
 
 # the examples of docs/your-data.md

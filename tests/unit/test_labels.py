@@ -11,9 +11,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from percentmatch.data import Images, make_split, read_table
 from percentmatch.data.labels import Flags, Labels
-from percentmatch.data.readers.entries import Entry, table_of
 from percentmatch.data.readers.memo import _pack, _unpack
-from percentmatch.data.readers.table import labels_of
+from percentmatch.data.readers.rows import LabelFile, Row, encode
 from percentmatch.data.split import _one_of_each
 from percentmatch.errors import UserError
 from percentmatch.labelers import PercentMatch
@@ -43,7 +42,7 @@ def test_a_sparse_table_is_the_dense_one(share: float, at_once: int, monkeypatch
     rows, columns = torch.tensor([3, 0, 0, 11, 2]), [8, 0, 3]
     assert flags.shape == (12, 9)
     assert torch.equal(flags.dense(), table)
-    assert torch.equal(torch.cat(list(flags.parts())), table)
+    assert torch.equal(torch.cat(list(flags.blocks())), table)
     assert torch.equal(flags[rows], table[rows])
     assert torch.equal(flags.select(rows).dense(), table[rows])
     assert torch.equal(flags.select(rows[:0]).dense(), table[:0])
@@ -77,24 +76,30 @@ def test_a_target_means_nothing_where_it_is_not_known() -> None:
     assert torch.equal(chosen.difficult.dense(), difficult[rows][:, [4, 1]])
 
 
-def test_images_give_back_the_tables_they_were_given(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_labels_give_back_the_tables_they_were_made_from_and_check_them() -> None:
     known, difficult = draw(1, 6, 4, 0.7), draw(2, 6, 4, 0.1)
     targets = draw(0, 6, 4, 0.5) * known
-    images = Images(torch.zeros(6, 3, 2, 2).byte(), targets, known, tuple("abcdef"), tuple("wxyz"), difficult)
-    for at_once in (1 << 24, 1):  # kept once made, or made each time
-        monkeypatch.setattr("percentmatch.data.labels.AT_ONCE", at_once)
-        other = images.part("fa")
-        assert [other.targets.tolist(), other.known.tolist(), other.difficult.tolist()] == [
-            table[[5, 0]].tolist() for table in (targets, known, difficult)
-        ]
-        assert (other.targets is other.targets) is (at_once > 1)
-    turned = replace(images, targets=known - targets)
-    assert torch.equal(turned.targets, known - targets)
-    assert torch.equal(turned.difficult, difficult)
-    with pytest.raises(UserError, match="0 or 1 where they are known"):
-        replace(images, targets=2 * targets)
-    odd = replace(images, targets=torch.where(known > 0, targets, 255))
-    assert torch.equal(odd.targets, targets)
+    images = Images(
+        torch.zeros(6, 3, 2, 2).byte(), Labels.of(targets, known, difficult), tuple("abcdef"), tuple("wxyz")
+    )
+    other = images.part("fa").labels
+    for name, table in {"targets": targets, "known": known, "difficult": difficult}.items():
+        assert torch.equal(getattr(other, name).dense(), table[[5, 0]])
+    plain = Labels.of(targets)
+    assert plain.known.dense().all()
+    assert not plain.difficult.any()
+    assert torch.equal(Labels.of(torch.where(known > 0, targets, 255), known).targets.dense(), targets)
+    for wrong, sentence in (
+        ((2 * targets, known), "0 or 1 where they are known"),
+        ((targets, 2 * known), "hold only 0 and 1"),
+        ((targets, known, 2 * difficult), "hold only 0 and 1"),
+        ((targets, known.float()), r"known is torch.float32 of shape \(6, 4\)"),
+        ((targets, known[:, :1]), r"known is torch.uint8 of shape \(6, 1\)"),
+        ((targets.numpy(),), "targets must be a torch.Tensor, not ndarray"),
+        ((targets, known.tolist()), "known must be a torch.Tensor, not list"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            Labels.of(*wrong)
 
 
 def of_each_dense(rows: list[int], most: int, positives: Tensor) -> list[int]:
@@ -141,28 +146,32 @@ def test_a_damaged_copy_of_a_manifest_is_not_taken(tmp_path: Path) -> None:
     (tmp_path / "labels.csv").write_text("image,labels\na.jpg,x;y\nb.jpg,?")
     manifest = read_table(tmp_path / "labels.csv")
     back = _unpack(_pack(manifest))
-    assert (back.targets.tolist(), back.known.tolist()) == ([[1, 1], [0, 0]], [[1, 1], [0, 0]])
+    assert (back.labels.targets.dense().tolist(), back.labels.known.dense().tolist()) == (
+        [[1, 1], [0, 0]],
+        [[1, 1], [0, 0]],
+    )
     good = manifest.labels.targets
     for wrong in ({"starts": good.starts - 1}, {"columns": good.columns + 1}, {"usual": good.usual + 2}):
-        bad = replace(manifest, targets=replace(good, **wrong))
+        bad = replace(manifest, labels=replace(manifest.labels, targets=replace(good, **wrong)))
         with pytest.raises(ValueError, match="labels"):
             _unpack(_pack(bad))
 
 
-def test_an_export_says_the_same_of_classes_in_another_order() -> None:
-    """Its columns 2 and 3 are x and y; a class that it does not name is unknown."""
-    entries = [
-        Entry("a.jpg", ["x"], "first"),
-        Entry("b.jpg", None, "second"),
-        Entry("c.jpg", ["y", "x"], "third", unsure=["x"]),
-        Entry("d.jpg", [], "fourth", unsure=["x", "y"]),
+def test_rows_say_the_same_of_classes_in_another_order() -> None:
+    """The rows name x and y; a class that they do not name is unknown."""
+    rows = [
+        Row("a.jpg", ["x"], "first"),
+        Row("b.jpg", None, "second"),
+        Row("c.jpg", ["y", "x"], "third", unsure=["x"]),
+        Row("d.jpg", [], "fourth", unsure=["x", "y"]),
     ]
-    table = table_of(Path("export.json"), entries)
-    assert labels_of(table)[:2] == (("x", "y"), [((0,), ()), ((), None), ((1,), (0,)), ((), None)])
-    names, codes, _ = labels_of(table, ["y", "new", "x"])
+    file = LabelFile(Path("export.json"))
+    assert encode(file, rows) == (("x", "y"), [((0,), (), ()), ((), None, ()), ((1,), (0,), ()), ((), None, ())])
+    names, codes = encode(replace(file, classes=["y", "new", "x"]), rows)
     assert names == ("y", "new", "x")
-    assert codes == [((2,), (1,)), ((), None), ((0,), (1, 2)), ((), None)]
-    assert labels_of(table, ["y"])[1] == [((), ()), ((), None), ((0,), ()), ((), None)]
+    assert codes == [((2,), (1,), ()), ((), None, ()), ((0,), (1, 2), ()), ((), None, ())]
+    codes = encode(replace(file, classes=["y"]), rows)[1]
+    assert codes == [((), (), ()), ((), None, ()), ((0,), (), ()), ((), None, ())]
 
 
 class Written(TorchDispatchMode):

@@ -7,6 +7,7 @@ import torch
 from PIL import Image
 
 from percentmatch.data import Manifest, load_images
+from percentmatch.data.labels import Labels
 from percentmatch.errors import UserError
 
 
@@ -19,14 +20,14 @@ def manifest(tmp_path: Path) -> Manifest:
     column = lambda *values: torch.tensor(values, dtype=torch.uint8)[:, None]  # noqa: E731
     ids = tuple(path.stem for path in paths)
     parts, sources = ("",) * 3, ("here",) * 3
-    return Manifest(paths, ids, column(1, 0, 0), column(1, 1, 1), column(0, 1, 0), parts, ("cat",), sources)
+    return Manifest(paths, ids, Labels.of(column(1, 0, 0), difficult=column(0, 1, 0)), parts, ("cat",), sources)
 
 
 def test_difficult_pairs_are_negative_in_training_and_unknown_in_scoring(manifest: Manifest, tmp_path: Path) -> None:
     pool = load_images(manifest, size=4, folder=tmp_path / "cache")
     assert pool.pixels[:, 0, 0, 0].tolist() == [10, 20, 30]
-    assert pool.targets.flatten().tolist() == [1, 0, 0]
-    assert pool.known.flatten().tolist() == [1, 1, 1]
+    assert pool.labels.targets.dense().flatten().tolist() == [1, 0, 0]
+    assert pool.labels.known.dense().flatten().tolist() == [1, 1, 1]
     targets, known = pool.scoring_labels(count_difficult=False)
     assert (targets.flatten().tolist(), known.flatten().tolist()) == ([1, 0, 0], [1, 0, 1])
     targets, known = pool.part(("20", "10")).scoring_labels(count_difficult=True)

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from percentmatch.data.labels import Labels
 from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.readers.folder import read_folder, unlabeled_manifest
 from percentmatch.errors import UserError
@@ -22,9 +23,7 @@ def make(folder: Path, *ids: str, classes: tuple[str, ...] = ("cat", "dog")) -> 
     return Manifest(
         paths=tuple(folder / name for name in ids),
         ids=ids,
-        targets=targets,
-        known=torch.ones_like(targets),
-        difficult=difficult,
+        labels=Labels.of(targets, difficult=difficult),
         parts=tuple(parts[row % 4] for row in range(n)),
         class_names=classes,
         sources=tuple(f"labels.csv, line {row + 2}" for row in range(n)),
@@ -58,7 +57,7 @@ def test_rows_select_and_part_agree() -> None:
         ("labels.csv, line 4", "labels.csv, line 2"),
     )
     assert two.paths == (Path("there/c"), Path("there/a"))
-    assert torch.equal(two.targets, FOUR.targets[[2, 0]])
+    assert torch.equal(two.labels.targets.dense(), FOUR.labels.targets.dense()[[2, 0]])
     for kind in (torch.bool, torch.uint8):
         assert FOUR.select(torch.tensor([0, 1, 0, 1], dtype=kind)).ids == ("b", "d")
     assert FOUR.part("test").ids == ("c",)
@@ -72,8 +71,8 @@ def test_rows_select_and_part_agree() -> None:
 def test_choose_takes_classes_in_the_order_asked_for() -> None:
     turned = FOUR.choose(FOUR.class_names[::-1])
     assert turned.class_names == FOUR.class_names[::-1]
-    assert torch.equal(turned.targets, FOUR.targets.flip(1))
-    assert torch.equal(FOUR.choose(FOUR.class_names[1:]).difficult, FOUR.difficult[:, 1:])
+    assert torch.equal(turned.labels.targets.dense(), FOUR.labels.targets.dense().flip(1))
+    assert torch.equal(FOUR.choose(FOUR.class_names[1:]).labels.difficult.dense(), FOUR.labels.difficult.dense()[:, 1:])
     with pytest.raises(UserError, match="no class 'cow'"):
         FOUR.choose(["cow"])
 
@@ -81,7 +80,7 @@ def test_choose_takes_classes_in_the_order_asked_for() -> None:
 def test_concat_appends_and_refuses_other_classes() -> None:
     both = concat(FOUR.select([0, 1]), FOUR.select([2, 3]))
     assert both.ids == FOUR.ids
-    assert torch.equal(both.difficult, FOUR.difficult)
+    assert torch.equal(both.labels.difficult.dense(), FOUR.labels.difficult.dense())
     with pytest.raises(UserError, match="differ in their classes"):
         concat(FOUR, FOUR.choose(FOUR.class_names[::-1]))
 
@@ -91,9 +90,9 @@ def test_concat_appends_and_refuses_other_classes() -> None:
     [
         ({"ids": ("a", "b", "a", "d")}, r"id 'a' \(labels.csv, line 2 and labels.csv, line 4\)"),
         ({"paths": FOUR.paths[:3]}, "paths has 3 entries for 4 images"),
-        ({"targets": FOUR.targets[:, :1]}, r"targets is torch.uint8 of shape \(4, 1\)"),
-        ({"known": FOUR.known.float()}, "known is torch.float32"),
-        ({"difficult": FOUR.difficult * 2}, "hold only 0 and 1"),
+        ({"labels": FOUR.labels.choose([0])}, r"labels are of shape \(4, 1\)"),
+        ({"labels": FOUR.labels.select(torch.tensor([0, 1]))}, r"labels are of shape \(2, 2\)"),
+        ({"labels": torch.zeros(4, 2, dtype=torch.uint8)}, "labels must be Labels, not Tensor"),
         ({"class_names": ("cat", "cat")}, "class names must differ"),
         ({"class_names": ()}, "no class"),
         ({"parts": ("train", "train", "tset", "")}, "unknown part 'tset'"),
@@ -122,8 +121,8 @@ def test_a_pool_joins_without_the_images_that_have_labels(tmp_path: Path) -> Non
     assert both.ids == ("a.jpg", "b.jpg", "unlabeled/a.jpg", "c.PNG")
     assert both.paths[2:] == (pool / "a.jpg", pool / "c.PNG")
     assert both.class_names == labeled.class_names
-    assert both.known.tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]
-    assert not both.targets[2:].any()
+    assert both.labels.known.dense().tolist() == [[1, 1], [1, 1], [0, 0], [0, 0]]
+    assert not both.labels.targets.dense()[2:].any()
     assert join(labeled, labeled).ids == labeled.ids
 
 
@@ -136,8 +135,8 @@ def test_a_folder_is_read_below_and_sorted(tmp_path: Path) -> None:
     assert all(path.is_file() for path in found.paths)
     manifest = unlabeled_manifest(tmp_path, ["cat", "dog"])
     assert manifest.ids == found.ids
-    assert manifest.known.shape == (4, 2)
-    assert not manifest.known.any()
+    assert manifest.labels.known.dense().shape == (4, 2)
+    assert not manifest.labels.known.dense().any()
 
 
 def test_a_text_list_is_relative_to_its_folder(tmp_path: Path) -> None:

@@ -66,13 +66,13 @@ def test_the_true_layout(images: Path) -> None:
     assert manifest.class_names == STANDARD
     assert manifest.ids == tuple(f"COCO_train2014_{i:012}.jpg" for i in (30, 9, 25))
     assert manifest.paths[1] == images / "COCO_train2014_000000000009.jpg"
-    assert [[STANDARD[i] for i in row.nonzero()] for row in manifest.targets] == [
+    assert [[STANDARD[i] for i in row.nonzero()] for row in manifest.labels.targets.dense()] == [
         ["book"],
         ["person", "toothbrush"],
         [],
     ]
-    assert manifest.known.all()
-    assert not manifest.difficult.any()
+    assert manifest.labels.known.dense().all()
+    assert not manifest.labels.difficult.dense().any()
     assert manifest.parts == ("train",) * 3
     assert manifest.sources[1].endswith("instances.json, image id 9")
 
@@ -81,7 +81,7 @@ def test_images_without_annotations_can_be_left_out(images: Path) -> None:
     file = write(images, make())
     assert read_coco(file, images, keep_empty=False).ids == read_coco(file, images).ids[:2]
     file = write(images, make() | {"annotations": []})
-    assert not read_coco(file, images).targets.any()
+    assert not read_coco(file, images).labels.targets.dense().any()
     with pytest.raises(UserError, match=r"instances.json has no annotation"):
         read_coco(file, images, keep_empty=False)
 
@@ -92,7 +92,10 @@ def test_a_file_with_indents_says_the_same_and_errors_keep_their_line(images: Pa
     content["annotations"][0] = dict(reversed(content["annotations"][0].items()))
     text = json.dumps(content, indent=1)
     manifest, wanted = read_coco(write(images, text), images), read_coco(write(images, make()), images)
-    assert (manifest.ids, manifest.targets.tolist()) == (wanted.ids, wanted.targets.tolist())
+    assert (manifest.ids, manifest.labels.targets.dense().tolist()) == (
+        wanted.ids,
+        wanted.labels.targets.dense().tolist(),
+    )
     with pytest.raises(UserError, match=f"line {text.count(chr(10)) + 2}: this is not JSON"):
         read_coco(write(images, text + "\n}"), images)
 

@@ -34,7 +34,7 @@ def read(folder: Path, text: str | bytes, **options) -> Manifest:
 
 def positives(manifest: Manifest) -> dict[str, set[str]]:
     """The positive classes of each image."""
-    rows = zip(manifest.ids, manifest.targets.tolist(), strict=True)
+    rows = zip(manifest.ids, manifest.labels.targets.dense().tolist(), strict=True)
     return {name: {manifest.class_names[i] for i, one in enumerate(row) if one} for name, row in rows}
 
 
@@ -44,8 +44,8 @@ def test_labels_in_a_cell(folder: Path) -> None:
     manifest = read(folder, f"image,labels,split\n{rows}")
     assert manifest.class_names == ("cat", "dog")
     assert positives(manifest) == {"a.jpg": {"cat", "dog"}, "b.JPG": set(), "c d.png": {"cat"}, "sub/e.avif": {"dog"}}
-    assert manifest.known.all()
-    assert not manifest.difficult.any()
+    assert manifest.labels.known.dense().all()
+    assert not manifest.labels.difficult.dense().any()
     assert manifest.parts == ("train", "validation", "test", "")
     assert manifest.paths[3] == folder / "sub" / "e.avif"
     assert manifest.sources[2] == f"{folder / 'labels.csv'}, line 4"
@@ -55,15 +55,18 @@ def test_one_hot(folder: Path) -> None:
     """Columns keep their order; nothing, ? and -1 mean unknown; pandas writes 1.0, True and a column of row numbers."""
     manifest = read(folder, ",image,dog,cat\n0,a.jpg,1,0\n1,b.JPG,,?\n2,c d.png,1.0,-1\n3,sub/e.avif,False, TRUE\n")
     assert manifest.class_names == ("dog", "cat")
-    assert manifest.known.tolist() == [[1, 1], [0, 0], [1, 0], [1, 1]]
-    assert manifest.targets.tolist() == [[1, 0], [0, 0], [1, 0], [0, 1]]
+    assert manifest.labels.known.dense().tolist() == [[1, 1], [0, 0], [1, 0], [1, 1]]
+    assert manifest.labels.targets.dense().tolist() == [[1, 0], [0, 0], [1, 0], [0, 1]]
 
 
 def test_given_classes_set_the_order_and_a_missing_column_is_unknown(folder: Path) -> None:
     manifest = read(folder, "image,labels\na.jpg,cat\n", classes=["dog", "cat"])
-    assert manifest.targets.tolist() == [[0, 1]]
+    assert manifest.labels.targets.dense().tolist() == [[0, 1]]
     manifest = read(folder, "image,cat,dog\na.jpg,1,0\n", classes=("dog", "cow", "cat"))
-    assert (manifest.targets.tolist(), manifest.known.tolist()) == ([[0, 0, 1]], [[1, 0, 1]])
+    assert (manifest.labels.targets.dense().tolist(), manifest.labels.known.dense().tolist()) == (
+        [[0, 0, 1]],
+        [[1, 0, 1]],
+    )
 
 
 @pytest.mark.parametrize(
@@ -133,7 +136,11 @@ def test_a_row_that_knows_something_stands_for_one_that_does_not(
     """In either order; the place among the images is that of the first row, the part is the one that is named."""
     manifest = read(folder, text)
     assert manifest.ids == ("a.jpg", "b.JPG")
-    assert (manifest.known.tolist(), manifest.targets.tolist(), manifest.parts) == (known, targets, parts)
+    assert (manifest.labels.known.dense().tolist(), manifest.labels.targets.dense().tolist(), manifest.parts) == (
+        known,
+        targets,
+        parts,
+    )
     assert manifest.sources[0].endswith(f"line {line}")
 
 
@@ -190,7 +197,10 @@ def test_an_unknown_class_is_refused_with_a_guess(folder: Path) -> None:
 def test_columns_that_are_no_class_asked_for_are_left_out_whatever_they_hold(folder: Path) -> None:
     manifest = read(folder, "image,cat,shift,dog\na.jpg,1,-1,?\nb.JPG,1,17 px,1\n", classes=["dog", "cat"])
     assert manifest.class_names == ("dog", "cat")
-    assert (manifest.targets.tolist(), manifest.known.tolist()) == ([[0, 1], [1, 1]], [[0, 1], [1, 1]])
+    assert (manifest.labels.targets.dense().tolist(), manifest.labels.known.dense().tolist()) == (
+        [[0, 1], [1, 1]],
+        [[0, 1], [1, 1]],
+    )
 
 
 def test_files_and_folders_that_cannot_be_read(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,7 +232,7 @@ def test_100_000_rows_are_read_in_five_seconds(tmp_path: Path, monkeypatch: pyte
     manifest = read_table(tmp_path / "labels.csv")
     assert time.process_time() - start < 5
     assert len(listed) == 100
-    assert torch.equal((manifest.targets.long() << torch.arange(20)).sum(1), torch.arange(100_000))
+    assert torch.equal((manifest.labels.targets.dense().long() << torch.arange(20)).sum(1), torch.arange(100_000))
 
 
 MARKS = [*',;\t|" \n\r\\', "\r\n", "\0", "é"]

@@ -43,7 +43,7 @@ def make_year(year: Path, *, lists: bool, xml: bool, suffixes: str = ".jpg .JPEG
 
 
 def facts(manifest: Manifest) -> tuple:
-    tensors = (manifest.targets, manifest.known, manifest.difficult)
+    tensors = (manifest.labels.targets.dense(), manifest.labels.known.dense(), manifest.labels.difficult.dense())
     names = [path.name for path in manifest.paths]
     return manifest.ids, names, manifest.parts, manifest.class_names, [values.tolist() for values in tensors]
 
@@ -69,9 +69,9 @@ def test_lists_and_xml_say_the_same(tmp_path: Path) -> None:
     assert [path.name for path in lists.paths] == ["1.jpg", "2.JPEG", "3.avif", "4.PNG"]
     assert lists.parts == ("train", "validation", "train", "test")
     assert lists.class_names == CLASSES
-    assert positives(lists.targets) == [(0, "dog"), (3, "person")]
-    assert positives(lists.difficult) == [(0, "person"), (1, "train")]
-    assert lists.known.all()
+    assert positives(lists.labels.targets.dense()) == [(0, "dog"), (3, "person")]
+    assert positives(lists.labels.difficult.dense()) == [(0, "person"), (1, "train")]
+    assert lists.labels.known.dense().all()
     assert lists.sources[2].endswith("aeroplane_train.txt, line 2")
     assert xml.sources[2].endswith("3.xml")
 
@@ -90,7 +90,7 @@ def test_classes_choose_and_order_the_columns(tmp_path: Path, lists: bool) -> No
     year = make_year(tmp_path / "VOC2007", lists=lists, xml=not lists)
     manifest = read_voc(year, classes=["person", "dog"])
     assert manifest.class_names == ("person", "dog")
-    assert manifest.targets.tolist() == [[0, 1], [0, 0], [0, 0], [1, 0]]
+    assert manifest.labels.targets.dense().tolist() == [[0, 1], [0, 0], [0, 0], [1, 0]]
     with pytest.raises(UserError, match="no class 'persn'; did you mean 'person'"):
         read_voc(year, classes=["persn"])
 
@@ -103,7 +103,7 @@ def test_own_classes_in_xml_without_any_list(tmp_path: Path) -> None:
     (year / "Annotations" / "3.XML").write_text("<annotation><object><name>zebra</name></object></annotation>")
     manifest = read_voc(year)
     assert manifest.class_names == ("dog", "person", "train", "zebra")
-    assert manifest.targets.tolist() == [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]]
+    assert manifest.labels.targets.dense().tolist() == [[1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]]
     assert set(manifest.parts) == {""}
 
 

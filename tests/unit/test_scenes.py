@@ -21,10 +21,10 @@ def many() -> Images:
 
 def test_shapes_and_types(many: Images) -> None:
     assert many.pixels.shape == (1600, 3, 32, 32)
-    assert many.pixels.dtype == many.targets.dtype == many.known.dtype == torch.uint8
-    assert many.targets.shape == many.known.shape == (1600, 10)
-    assert many.known.all()
-    assert many.targets.max() == 1
+    assert many.pixels.dtype == many.labels.targets.dense().dtype == many.labels.known.dense().dtype == torch.uint8
+    assert many.labels.targets.dense().shape == many.labels.known.dense().shape == (1600, 10)
+    assert many.labels.known.dense().all()
+    assert many.labels.targets.dense().max() == 1
     assert many.class_names == CLASSES
     assert len(set(CLASSES)) == len(PREVALENCE) == 10
     assert len(set(many.ids)) == len(many) == 1600
@@ -35,7 +35,7 @@ def test_shapes_and_types(many: Images) -> None:
 def test_a_scene_depends_on_its_number_alone(many: Images) -> None:
     again = draw_scenes(5, size=32, seed=7, first=1200)
     assert torch.equal(again.pixels, many.pixels[1200:1205])
-    assert torch.equal(again.targets, many.targets[1200:1205])
+    assert torch.equal(again.labels.targets.dense(), many.labels.targets.dense()[1200:1205])
     assert again.ids == many.ids[1200:1205]
 
 
@@ -48,13 +48,13 @@ def test_every_argument_changes_the_scenes(change: dict[str, Any]) -> None:
 
 def test_prevalence_and_cardinality(many: Images) -> None:
     """A share of n images has the standard error sqrt(p (1 - p) / n); the mean number of labels that of their sum."""
-    share, n = many.targets.double().mean(0), len(many)
+    share, n = many.labels.targets.dense().double().mean(0), len(many)
     expected = torch.tensor(PREVALENCE, dtype=torch.float64)
     assert sum(PREVALENCE) == pytest.approx(2)
     variance = expected * (1 - expected)
     assert ((share - expected).abs() < 4 * (variance / n).sqrt()).all()
     assert abs(share.sum() - 2) < 4 * (variance.sum() / n).sqrt()
-    assert (many.targets.sum(1) == 0).any()  # scenes without any shape exist
+    assert (many.labels.targets.dense().sum(1) == 0).any()  # scenes without any shape exist
 
 
 def test_hue_carries_no_label(many: Images) -> None:
@@ -64,7 +64,7 @@ def test_hue_carries_no_label(many: Images) -> None:
     """
     colour = many.pixels.double().mean((2, 3)).diff(dim=1)  # (n, 2)
     for kind in range(len(CLASSES)):
-        present = many.targets[:, kind] == 1
+        present = many.labels.targets.dense()[:, kind] == 1
         a, b = colour[present], colour[~present]
         z = (a.mean(0) - b.mean(0)) / (a.var(0) / len(a) + b.var(0) / len(b)).sqrt()
         assert (z.abs() < 4).all(), (CLASSES[kind], z)
@@ -73,8 +73,8 @@ def test_hue_carries_no_label(many: Images) -> None:
 def test_single_label_shows_exactly_one_kind() -> None:
     """400 draws of 10 equal classes: 40 each, standard deviation 6; 4 of them is 24."""
     images = draw_scenes(400, size=16, task="single-label")
-    assert (images.targets.sum(1) == 1).all()
-    assert ((images.targets.sum(0).int() - 40).abs() < 24).all()
+    assert (images.labels.targets.dense().sum(1) == 1).all()
+    assert ((images.labels.targets.dense().sum(0).int() - 40).abs() < 24).all()
 
 
 def test_no_scenes() -> None:

@@ -24,6 +24,7 @@ from percentmatch.data import (
     unlabeled_manifest,
     write_shards,
 )
+from percentmatch.data.labels import Labels
 from percentmatch.data.pixels.decode import decode, decode_bytes
 from percentmatch.data.shards import copies
 from percentmatch.data.shards import index as shards
@@ -229,7 +230,7 @@ def test_webdataset_reads_what_is_written(labels: Manifest, tmp_path: Path) -> N
         assert sample["jpg"] == labels.paths[row].read_bytes()
         note = json.loads(sample["json"])
         assert note["labels"] == [
-            c for c, yes in zip(labels.class_names, labels.targets[row].tolist(), strict=True) if yes
+            c for c, yes in zip(labels.class_names, labels.labels.targets.dense()[row].tolist(), strict=True) if yes
         ]
         assert note.get("unknown", []) == (["sofa"] if row == labels.ids.index("odd/photo.005.jpg") else [])
         assert note.get("part", "") == labels.parts[row]
@@ -254,31 +255,30 @@ def test_what_webdataset_writes_is_read(tmp_path: Path) -> None:
     for row, name in enumerate(manifest.ids):
         number = int(name[1:4])
         expected = {0: [1, 0, 0], 1: [0, 1, 1], 2: [0, 0, 1]}[number % 4]
-        assert manifest.targets[row].tolist() == expected
+        assert manifest.labels.targets.dense()[row].tolist() == expected
         assert manifest.parts[row] == ("test" if number % 4 == 2 else "")
         assert int(decode(manifest.paths[row], 8, "squash")[0, 0, 0]) == number
 
 
 def test_labels_go_through_shards_and_back(labels: Manifest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
-    hard = torch.zeros_like(labels.known)
-    hard[4, 1] = 1 - labels.targets[4, 1]
-    labels = Manifest(
-        labels.paths, labels.ids, labels.targets, labels.known, hard, labels.parts, labels.class_names, labels.sources
-    )
+    hard = torch.zeros(labels.labels.shape, dtype=torch.uint8)
+    hard[4, 1] = 1 - labels.labels.targets.dense()[4, 1]
+    tables = labels.labels.targets.dense(), labels.labels.known.dense()
+    labels = replace(labels, labels=Labels.of(*tables, hard))
     write_shards(labels, tmp_path / "out", images_per_shard=5)
     settings = Config(root=str(tmp_path / "out"))
     back = read_manifest(settings)
     order = [labels.ids.index(name.replace("photo_", "photo.")) for name in back.ids]
     assert sorted(order) == list(range(12))
     for name in ("targets", "known", "difficult"):
-        mine = getattr(labels, name)[order] * (labels.known[order] if name == "targets" else 1)
-        assert torch.equal(mine, getattr(back, name)), name
+        mine, theirs = (getattr(each.labels, name).dense() for each in (labels, back))
+        assert torch.equal(mine[order], theirs), name
     assert back.parts == tuple(labels.parts[row] for row in order)
     assert torch.equal(load_images(back, size=16).pixels, load_images(labels, size=16).pixels[order])
     assert open_data(settings).shards is None
     few = read_manifest(Config(root=str(tmp_path / "out"), classes="sofa,cat"))
-    assert torch.equal(few.targets, back.targets[:, [2, 0]])
+    assert torch.equal(few.labels.targets.dense(), back.labels.targets.dense()[:, [2, 0]])
     shard = Path(str(back.paths[0]).partition("#")[0])
     os.utime(shard)
     with pytest.raises(UserError, match="its shard was changed meanwhile"):

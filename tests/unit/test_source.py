@@ -124,7 +124,7 @@ def test_the_advice_for_an_empty_column_can_be_followed(folder: Path) -> None:
     chosen = settings(folder, classes="b,a")
     manifest = read_manifest(chosen)
     check_classes(chosen, manifest)
-    assert (manifest.class_names, manifest.targets.tolist()) == (("b", "a"), [[0, 1], [1, 0]])
+    assert (manifest.class_names, manifest.labels.targets.dense().tolist()) == (("b", "a"), [[0, 1], [1, 0]])
 
 
 def test_a_label_of_test_rows_only_is_refused_with_what_to_do(folder: Path) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from percentmatch.augment import shrink
 from percentmatch.data import Data, Images, Split, make_split
-from percentmatch.data.labels import Flags
+from percentmatch.data.labels import Flags, Labels
 from percentmatch.data.split import PARTS, _one_of_each
 from percentmatch.errors import UserError
 from percentmatch.records import Batch
@@ -75,7 +75,7 @@ def make_loader(views: frozenset[str] = frozenset({"weak", "strong"}), **changed
     )
     pixels = torch.arange(12, dtype=torch.uint8)[:, None, None, None].expand(12, 3, 4, 4)
     targets = torch.arange(12, dtype=torch.uint8)[:, None] % 2
-    pool = Images(pixels, targets, torch.ones_like(targets), tuple(f"i{n}" for n in range(12)), ("odd",))
+    pool = Images(pixels, Labels.of(targets), tuple(f"i{n}" for n in range(12)), ("odd",))
     split = Split(("i0", "i1", "i2"), tuple(f"i{n}" for n in range(3, 12)), (), ())
     pixels = Pixels(config, pool.pixels, None, (0.0,) * 3, (1 / 255,) * 3, torch.device("cpu"))
     return Loader(config, pixels, pool, split, views)
@@ -98,15 +98,14 @@ def test_large_images_are_made_smaller_once_without_aliasing() -> None:
 @pytest.mark.parametrize(
     ("wrong", "named"),
     [
-        ({"targets": torch.full((2, 1), 2, dtype=torch.uint8)}, "0 or 1"),
-        ({"targets": torch.zeros(2, 2, dtype=torch.uint8)}, "targets"),
+        ({"labels": Labels.none(2, 2)}, "labels are of shape"),
         ({"pixels": torch.zeros(2, 3, 4, 4)}, "pixels"),
         ({"ids": ("a", "a")}, "differ"),
     ],
 )
 def test_images_that_do_not_fit_together_are_refused(wrong: dict, named: str) -> None:
     ones = torch.ones(2, 1, dtype=torch.uint8)
-    right = {"pixels": torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "targets": ones, "known": ones, "ids": ("a", "b")}
+    right = {"pixels": torch.zeros(2, 3, 4, 4, dtype=torch.uint8), "labels": Labels.of(ones), "ids": ("a", "b")}
     good = Images(**right, class_names=("c",))
     with pytest.raises(UserError, match=named):
         Images(**(right | wrong), class_names=("c",))

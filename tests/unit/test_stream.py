@@ -16,6 +16,7 @@ from PIL import Image
 from tarred import numbers_of, picture, write_pool, write_tar
 
 from percentmatch.data import Data, Images, Split, Stream, open_shards
+from percentmatch.data.labels import Labels
 from percentmatch.data.pixels.decode import decode_bytes
 from percentmatch.data.shards import index as shards
 from percentmatch.data.shards import stream as stream_module
@@ -234,7 +235,7 @@ def streamed_loader(pool: Path, stream: bool, **changed) -> Loader:
     config = replace(config, **changed)
     pixels = torch.full((6, 3, 8, 8), 128, dtype=torch.uint8)
     targets = torch.ones(6, 1, dtype=torch.uint8)
-    images = Images(pixels, targets, targets, tuple("abcdef"), ("x",))
+    images = Images(pixels, Labels.of(targets), tuple("abcdef"), ("x",))
     data = Data(images, images.part(()), stream=make(pool) if stream else None)
     split = Split(("a", "b", "c"), () if stream else ("d", "e", "f"), (), ())
     pixels = Pixels(config, images.pixels, data.stream, (0.0,) * 3, (1 / 255,) * 3, torch.device("cpu"))
@@ -267,7 +268,7 @@ def test_a_loader_shows_the_stream_in_its_order_and_in_one_form(pool: Path, accu
 
 def test_a_pool_of_another_size_is_refused(pool: Path) -> None:
     ones = torch.ones(1, 1, dtype=torch.uint8)
-    images = Images(torch.zeros(1, 3, 9, 8, dtype=torch.uint8), ones, ones, ("a",), ("x",))
+    images = Images(torch.zeros(1, 3, 9, 8, dtype=torch.uint8), Labels.of(ones), ("a",), ("x",))
     with pytest.raises(UserError, match="the pool's images have 9 x 8 pixels, the stream's 8 a side"):
         Data(images, images.part(()), stream=make(pool))
 

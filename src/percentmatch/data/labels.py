@@ -3,7 +3,7 @@
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
-from typing import Any, TypeVar
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -12,7 +12,6 @@ from percentmatch.errors import UserError
 
 TABLES = ("targets", "known", "difficult")
 AT_ONCE = 1 << 24  # pairs of image and class that are dense at a time
-T = TypeVar("T")
 
 
 @dataclass(frozen=True, eq=False)
@@ -28,11 +27,11 @@ class Flags:
     def of(cls, table: Tensor) -> "Flags":
         """From a dense table, where every value but 0 counts as 1."""
         usual, lengths, columns = [torch.zeros(0, dtype=torch.uint8)], [torch.zeros(1, dtype=torch.long)], []
-        for part in table.cpu().split(rows_at_once(table.shape[1])):
-            ones = part != 0
+        for block in table.cpu().split(rows_at_once(table.shape[1])):
+            ones = block != 0
             usual.append((2 * ones.sum(1) > table.shape[1]).byte())
             row, column = (ones != usual[-1][:, None]).nonzero(as_tuple=True)
-            lengths.append(row.bincount(minlength=len(part)))
+            lengths.append(row.bincount(minlength=len(block)))
             columns.append(_small(column, table.shape[1]))
         found = torch.cat(columns) if columns else _small(torch.zeros(0), table.shape[1])
         return cls(torch.cat(usual), torch.cat(lengths).cumsum(0), found, table.shape[1])
@@ -69,18 +68,18 @@ class Flags:
         """The table of these rows."""
         lengths = self.starts[rows + 1] - self.starts[rows]
         starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-        place = torch.arange(int(starts[-1])) + (self.starts[rows] - starts[:-1]).repeat_interleave(lengths)
-        return Flags(self.usual[rows], starts, self.columns[place], self.width)
+        position = torch.arange(int(starts[-1])) + (self.starts[rows] - starts[:-1]).repeat_interleave(lengths)
+        return Flags(self.usual[rows], starts, self.columns[position], self.width)
 
     def choose(self, columns: Sequence[int]) -> "Flags":
         """The table of these columns, in their order."""
-        place_of = torch.full((self.width,), -1)
-        place_of[torch.tensor(columns, dtype=torch.long)] = torch.arange(len(columns))
-        places = place_of[self.columns.long()]
-        kept = places >= 0
+        new_column = torch.full((self.width,), -1)
+        new_column[torch.tensor(columns, dtype=torch.long)] = torch.arange(len(columns))
+        found = new_column[self.columns.long()]
+        kept = found >= 0
         lengths = torch.zeros(len(self), dtype=torch.long).index_add_(0, self._row_of(), kept.long())
         starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-        return Flags(self.usual, starts, _small(places[kept], len(columns)), len(columns))
+        return Flags(self.usual, starts, _small(found[kept], len(columns)), len(columns))
 
     def __getitem__(self, rows: Sequence[int] | Tensor) -> Tensor:
         """Rows as a dense table: (rows, c) uint8."""
@@ -94,7 +93,7 @@ class Flags:
         """The whole table: (n, c) uint8."""
         return self[torch.arange(len(self))]
 
-    def parts(self) -> Iterator[Tensor]:
+    def blocks(self) -> Iterator[Tensor]:
         """The whole table, some dense rows at a time."""
         for rows in torch.arange(len(self)).split(rows_at_once(self.width)):
             yield self[rows]
@@ -108,8 +107,8 @@ class Flags:
         rare = self.usual[row] == 0
         found = [(row[rare], column[rare])]
         for rows in full.split(rows_at_once(self.width)):
-            place, more = self[rows].nonzero(as_tuple=True)
-            found.append((rows[place], more))
+            row_of_block, more = self[rows].nonzero(as_tuple=True)
+            found.append((rows[row_of_block], more))
         row, column = (torch.cat(each) for each in zip(*found, strict=True))
         order = row.argsort(stable=True)
         return row[order], column[order]
@@ -134,21 +133,32 @@ class Flags:
 
 @dataclass(frozen=True, eq=False)
 class Labels:
-    """What is known of n images and c classes. A target is 1 only where it is known."""
+    """What is known of n images and c classes. A target is 1 only where it is known.
+
+    `difficult` marks pairs whose every object is hard to see (VOC): target 0, known 1. Training takes them as negative,
+    scoring leaves them out or counts them as positive.
+    """
 
     targets: Flags
     known: Flags
     difficult: Flags
 
     @classmethod
-    def of(cls, targets: Tensor | Flags, known: Tensor | Flags, difficult: Tensor | Flags) -> "Labels":
-        """From dense tables, or from such as other labels hold."""
-        known = known if isinstance(known, Flags) else Flags.of(known)
-        if not isinstance(targets, Flags):
-            parts = zip(targets.split(rows_at_once(known.width)), known.parts(), strict=True)
-            found = [Flags.of(mine.cpu() * sure) for mine, sure in parts]
-            targets = Flags.cat(*found) if found else Flags.full(0, known.width)
-        return cls(targets, known, difficult if isinstance(difficult, Flags) else Flags.of(difficult))
+    def of(cls, targets: Tensor, known: Tensor | None = None, difficult: Tensor | None = None) -> "Labels":
+        """From dense tables (n, c) of uint8: without `known` all is known, without `difficult` nothing is difficult."""
+        tables = {"targets": targets, "known": known, "difficult": difficult}
+        for name, table in tables.items():
+            if not isinstance(table, Tensor | None) or table is targets is None:
+                raise UserError(f"{name} must be a torch.Tensor, not {type(table).__name__}")
+            if table is not None and (table.dtype != torch.uint8 or table.ndim != 2 or table.shape != targets.shape):
+                found = f"{table.dtype} of shape {tuple(table.shape)}"
+                raise UserError(f"{name} is {found}; it must be torch.uint8, a table of images and classes as targets")
+        known = torch.ones_like(targets) if known is None else known
+        flags = [Flags.of(targets * known), Flags.of(known)]
+        flags.append(Flags.full(*targets.shape) if difficult is None else Flags.of(difficult))
+        if any((table > 1).any() for table in (targets * known, known, difficult) if table is not None):
+            raise UserError("labels must hold only 0 and 1: targets must be 0 or 1 where they are known")
+        return cls(*flags)
 
     @classmethod
     def cat(cls, *several: "Labels") -> "Labels":
@@ -159,6 +169,11 @@ class Labels:
     def none(cls, number: int, width: int) -> "Labels":
         """Of images of which nothing is known."""
         return cls(*(Flags.full(number, width) for _ in range(3)))
+
+    @property
+    def shape(self) -> tuple[int, int]:
+        """Images and classes."""
+        return self.targets.shape
 
     def select(self, rows: Tensor) -> "Labels":
         return Labels(*(each.select(rows) for each in (self.targets, self.known, self.difficult)))
@@ -173,8 +188,26 @@ class Labels:
     def bytes_of(self, rows: Tensor) -> Iterator[Any]:
         """The dense targets of these rows, then known, then difficult, in pieces: to be hashed."""
         for table in (self.targets, self.known, self.difficult):
-            for part in rows.split(rows_at_once(table.width)):
-                yield table[part].numpy()
+            for block in rows.split(rows_at_once(table.width)):
+                yield table[block].numpy()
+
+
+def check_shape(labels: Labels, num_images: int, num_classes: int) -> None:
+    if not isinstance(labels, Labels):
+        raise UserError(f"labels must be Labels, not {type(labels).__name__}; make them by Labels.of(targets)")
+    if labels.shape != (num_images, num_classes):
+        raise UserError(
+            f"labels are of shape {labels.shape}; they must be of {num_images} images, {num_classes} classes"
+        )
+
+
+def find_rows(ids: Sequence[str], wanted: Sequence[str]) -> Tensor:
+    """The rows of the images wanted, among all by their ids: (len(wanted),)."""
+    row_of = {name: row for row, name in enumerate(ids)}
+    missing = [name for name in wanted if name not in row_of]
+    if missing:
+        raise UserError(f"the data has no image {missing[0]!r} (and {len(missing) - 1} more); check the ids asked for")
+    return torch.tensor([row_of[name] for name in wanted], dtype=torch.long)
 
 
 def check_single(labels: Labels, ids: Sequence[str], sources: Sequence[str] = ()) -> None:
@@ -188,44 +221,6 @@ def check_single(labels: Labels, ids: Sequence[str], sources: Sequence[str] = ()
             f"{where}image '{ids[row]}' has {int(counts[row])} labels ({len(wrong)} images have not exactly one); "
             "correct them, or train with --task multi-label"
         )
-
-
-class Kept:
-    """A dense table (n, c) of uint8 as an attribute of what keeps it in `labels`.
-
-    It is made when asked for; a small one is then kept. Whoever needs some rows or counts of a large one asks `labels`.
-    """
-
-    def __init__(self, name: str) -> None:
-        self.name = name
-
-    def __set__(self, images: Any, table: Tensor | Flags) -> None:
-        vars(images)[self.name] = table  # until `taken`
-
-    def __get__(self, images: Any, owner: type | None = None) -> Any:
-        if images is None:
-            return self
-        if self.name not in vars(images):
-            table: Flags = getattr(images.labels, self.name)
-            if table.shape[0] * table.shape[1] > AT_ONCE:
-                return table.dense()
-            vars(images)[self.name] = table.dense()
-        return vars(images)[self.name]
-
-
-def keeps_labels(cls: type[T]) -> type[T]:
-    """A dataclass whose fields targets, known and difficult, dense or `Flags`, are kept as its `labels`.
-
-    Its __post_init__ takes what they were given by `taken` and sets `labels`.
-    """
-    for name in TABLES:
-        setattr(cls, name, Kept(name))
-    return cls
-
-
-def taken(images: Any) -> dict[str, Tensor | Flags]:
-    """Targets, known and difficult as they were given, by name."""
-    return {name: vars(images).pop(name) for name in TABLES}
 
 
 def rows_at_once(width: int) -> int:

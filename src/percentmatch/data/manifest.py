@@ -2,41 +2,35 @@
 
 import os
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from unicodedata import normalize
 
 import torch
 from torch import Tensor
 
-from percentmatch.data.labels import Labels, keeps_labels, taken
+from percentmatch.data.labels import Labels, check_shape, find_rows
 from percentmatch.errors import UserError, did_you_mean
 
-PARTS = ("train", "validation", "test")
+SUBSETS = ("train", "validation", "test")
+SUBSET_OF = {"": "", "?": "", "train": "train", "training": "train", "test": "test", "testing": "test"}  # as people say
+SUBSET_OF |= {name: "validation" for name in ("validation", "val", "valid", "dev")}
+COLUMNS = ("paths", "ids", "parts", "sources")  # of a manifest: a value for each image
 MOST_CLASSES = 25_000
 MOST_PAIRS = 1 << 35  # of image and class, which are kept sparsely, and hashed one by one
 MOST_CELLS = 1 << 30  # where each is a text or number of its own
 
 
-@keeps_labels
 @dataclass(frozen=True, eq=False)
 class Manifest:
-    """n images. A label is 0 or 1 where `known` is 1, and means nothing where `known` is 0.
-
-    `difficult` marks pairs whose every object is hard to see (VOC): target 0, known 1. Training takes them as
-    negative, scoring leaves them out or counts them as positive. The three tables are kept in `labels`, and made when
-    asked for.
-    """
+    """n images, before any of them is opened, and what is known of c classes on them."""
 
     paths: tuple[Path, ...]  # n files
     ids: tuple[str, ...]  # n names, unique: the path within the image folder with forward slashes, or VOC's id
-    targets: Tensor  # (n, c) uint8
-    known: Tensor  # (n, c) uint8
-    difficult: Tensor  # (n, c) uint8
-    parts: tuple[str, ...]  # n, each of PARTS, or "" where the data does not say
+    labels: Labels  # of n images and c classes
+    parts: tuple[str, ...]  # n subsets, each of SUBSETS, or "" where the data does not say
     class_names: tuple[str, ...]  # c names, unique
     sources: tuple[str, ...]  # n, where each row was read, for messages: "labels.csv, line 17"
-    labels: Labels = field(init=False, repr=False)
 
     def __post_init__(self) -> None:
         n, c = len(self.ids), len(self.class_names)
@@ -47,14 +41,7 @@ class Manifest:
         for name in ("paths", "parts", "sources"):
             if len(getattr(self, name)) != n:
                 raise UserError(f"{name} has {len(getattr(self, name))} entries for {n} images; give one for each")
-        tables = taken(self)
-        for name, values in tables.items():
-            kind = values.dtype if isinstance(values, Tensor) else torch.uint8
-            most = int(values.max()) if isinstance(values, Tensor) and values.shape == (n, c) else 1
-            if values.shape != (n, c) or kind != torch.uint8 or most > 1:
-                found = f"{kind} of shape {tuple(values.shape)}"
-                raise UserError(f"{name} is {found}; it must be torch.uint8 of shape ({n}, {c}) and hold only 0 and 1")
-        object.__setattr__(self, "labels", Labels.of(**tables))
+        check_shape(self.labels, n, c)
         if len(set(self.ids)) < n:
             first, second = _first_twins(self.ids)
             where = f"{self.sources[first]} and {self.sources[second]}"
@@ -63,41 +50,26 @@ class Manifest:
             raise UserError(f"class names must differ and not be empty: {', '.join(map(repr, self.class_names))}")
         plain = [normalize("NFC", name) for name in self.class_names]
         if len(set(plain)) < c:
-            first, _ = _first_twins(plain)
-            raise UserError(
-                f"two classes are called {plain[first]!r}, its accents encoded in two ways; write it in one"
-            )
-        wrong = set(self.parts) - {"", *PARTS}
+            name = plain[_first_twins(plain)[0]]
+            raise UserError(f"two classes are called {name!r}, its accents encoded in two ways; write it in one")
+        wrong = set(self.parts) - {"", *SUBSETS}
         if wrong:
-            raise UserError(f"unknown part {min(wrong)!r}; choose from: {', '.join(PARTS)}, or leave it empty")
+            raise UserError(f"unknown part {min(wrong)!r}; choose from: {', '.join(SUBSETS)}, or leave it empty")
         _check_text(self.ids, self.class_names)
 
     def __len__(self) -> int:
         return len(self.ids)
 
     def rows(self, ids: Sequence[str]) -> Tensor:
-        """Where these ids stand: (len(ids),)."""
-        row_of = {name: row for row, name in enumerate(self.ids)}
-        missing = [name for name in ids if name not in row_of]
-        if missing:
-            raise UserError(
-                f"the data has no image {missing[0]!r} (and {len(missing) - 1} more); check the ids asked for"
-            )
-        return torch.tensor([row_of[name] for name in ids], dtype=torch.long)
+        """The rows of these ids: (len(ids),)."""
+        return find_rows(self.ids, ids)
 
     def select(self, rows: Sequence[int] | Tensor) -> "Manifest":
         """The images of these rows (numbers, or a mask of all rows), in their order."""
         index = torch.as_tensor(rows)
         index = index.nonzero().flatten() if index.dtype in (torch.bool, torch.uint8) else index.long()
-        places = index.tolist()
-        return Manifest(
-            paths=tuple(self.paths[row] for row in places),
-            ids=tuple(self.ids[row] for row in places),
-            **vars(self.labels.select(index)),
-            parts=tuple(self.parts[row] for row in places),
-            class_names=self.class_names,
-            sources=tuple(self.sources[row] for row in places),
-        )
+        columns = {name: tuple(map(getattr(self, name).__getitem__, index.tolist())) for name in COLUMNS}
+        return replace(self, labels=self.labels.select(index), **columns)
 
     def choose(self, classes: Sequence[str]) -> "Manifest":
         """The same images with these classes only, in this order."""
@@ -106,13 +78,13 @@ class Manifest:
         if missing is not None:
             raise UserError(f"the data has no class {missing!r}{did_you_mean(missing, self.class_names)}")
         labels = self.labels.choose([column_of[name] for name in classes])
-        return replace(self, class_names=tuple(classes), **vars(labels))
+        return replace(self, class_names=tuple(classes), labels=labels)
 
     def part(self, *names: str) -> "Manifest":
-        """The images of one part, or of several, in the order they have here."""
-        rows = [row for row, part in enumerate(self.parts) if part in names]
+        """The images of one subset, or of several, in the order they have here."""
+        rows = [row for row, subset in enumerate(self.parts) if subset in names]
         if not rows:
-            there = ", ".join(repr(part) for part in sorted(set(self.parts)))
+            there = ", ".join(map(repr, sorted(set(self.parts))))
             raise UserError(f"no image is in part {' or '.join(map(repr, names))}; the parts of the data are: {there}")
         return self.select(rows)
 
@@ -131,12 +103,8 @@ def concat(first: Manifest, second: Manifest) -> Manifest:
     if first.class_names != second.class_names:
         odd = sorted(set(first.class_names) ^ set(second.class_names)) or ["their order"]
         raise UserError(f"{first.sources[0]} and {second.sources[0]} differ in their classes: {', '.join(odd)}")
-    names = ("paths", "ids", "parts", "sources")
-    return Manifest(
-        class_names=first.class_names,
-        **{name: getattr(first, name) + getattr(second, name) for name in names},
-        **vars(Labels.cat(first.labels, second.labels)),
-    )
+    columns = {name: getattr(first, name) + getattr(second, name) for name in COLUMNS}
+    return replace(first, labels=Labels.cat(first.labels, second.labels), **columns)
 
 
 def join(labeled: Manifest, unlabeled: Manifest) -> Manifest:
@@ -156,15 +124,11 @@ def join(labeled: Manifest, unlabeled: Manifest) -> Manifest:
             name = f"unlabeled/{name}"
         taken.add(name)
         ids.append(name)
+    if not rows:
+        return labeled
     none = Labels.none(len(rows), len(labeled.class_names))
-    return Manifest(
-        paths=labeled.paths + tuple(unlabeled.paths[row] for row in rows),
-        ids=labeled.ids + tuple(ids),
-        **vars(Labels.cat(labeled.labels, none)),
-        parts=labeled.parts + tuple(unlabeled.parts[row] for row in rows),
-        class_names=labeled.class_names,
-        sources=labeled.sources + tuple(unlabeled.sources[row] for row in rows),
-    )
+    more = replace(unlabeled.select(rows), ids=tuple(ids), labels=none, class_names=labeled.class_names)
+    return concat(labeled, more)
 
 
 def _real_path(path: Path, real_folders: dict[str, str]) -> str:

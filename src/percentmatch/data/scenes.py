@@ -14,6 +14,7 @@ import torch
 from numpy.random import Generator
 from numpy.typing import NDArray
 
+from percentmatch.data.labels import Labels
 from percentmatch.data.pixels.images import Images
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.records import Task
@@ -50,8 +51,7 @@ def draw_scenes(
             targets[row, rng.integers(len(CLASSES))] = 1
         pixels[row] = _draw(rng, targets[row].nonzero()[0].tolist(), size)
     ids = tuple(f"scene-{first + row:06d}" for row in range(num_images))
-    known = torch.ones(targets.shape, dtype=torch.uint8)
-    return Images(torch.from_numpy(pixels), torch.from_numpy(targets), known, ids, CLASSES)
+    return Images(torch.from_numpy(pixels), Labels.of(torch.from_numpy(targets)), ids, CLASSES)
 
 
 def _draw(rng: Generator, kinds: list[int], size: int) -> NDArray[np.uint8]:

@@ -17,6 +17,7 @@ from percentmatch.data.readers.coco import read_coco
 from percentmatch.data.readers.detect import OWN, detected, read_labels
 from percentmatch.data.readers.folder import is_image_name, unlabeled_manifest
 from percentmatch.data.readers.memo import remember
+from percentmatch.data.readers.rows import Report, refuse
 from percentmatch.data.readers.voc import read_voc
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.shards.copies import without_copies
@@ -77,10 +78,11 @@ class Source:
         return self.manifest
 
 
-def open_data(settings: DataSettings, *, say: Say = print_to_stderr) -> Source:
+def open_data(settings: DataSettings, *, say: Say = print_to_stderr, report: Report = refuse) -> Source:
     """Read what settings name: images with labels, without, and for the test. No image is opened.
 
-    `say` gets a sentence about images of --unlabeled that are left out, and about work that takes long.
+    `say` gets a sentence about images of --unlabeled that are left out and about work that takes long, `report` each
+    bad row of --labels.
     """
     settings = detected(settings)
     for name, about in declared(DataSettings).items():
@@ -102,7 +104,7 @@ def open_data(settings: DataSettings, *, say: Say = print_to_stderr) -> Source:
         shards = _open_shards(settings, "root", say)
         manifest = labeled_manifest(shards, settings.root, class_list(settings))
     else:
-        manifest = {"files": _files, "voc": _voc, "coco": _coco}[settings.data](settings)
+        manifest = {"files": partial(_files, report=report), "voc": _voc, "coco": _coco}[settings.data](settings)
     if settings.task == "single-label":
         check_single(manifest.labels, manifest.ids, manifest.sources)
     if settings.unlabeled and not names_shards(settings.unlabeled):
@@ -231,11 +233,11 @@ def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
     return joined
 
 
-def _files(settings: DataSettings) -> Manifest:
+def _files(settings: DataSettings, report: Report) -> Manifest:
     if not settings.labels:
         raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
     images = Path(settings.images) if settings.images else None
-    return read_labels(Path(settings.labels), images, classes=class_list(settings))
+    return read_labels(Path(settings.labels), images, classes=class_list(settings), report=report)
 
 
 def _voc(settings: DataSettings) -> Manifest:

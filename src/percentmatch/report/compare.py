@@ -58,7 +58,7 @@ def paired(first: Entry, second: Entry, part: str) -> tuple[ScoredPart, ScoredPa
     images = parts[0].images, parts[1].images
     tables = [[getattr(each.labels, name) for each in images] for name in TABLES]
     same = images[0].ids == images[1].ids and all(
-        torch.equal(*rows) for table in tables for rows in zip(*(each.parts() for each in table), strict=True)
+        torch.equal(*rows) for table in tables for rows in zip(*(each.blocks() for each in table), strict=True)
     )
     return (parts[0], parts[1]) if same else None
 

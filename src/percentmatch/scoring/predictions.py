@@ -55,5 +55,5 @@ def evaluate(scores: Tensor, images: Images, task: Task) -> dict[str, Any]:
         counted = score(scores, *images.scoring_labels(count_difficult=True), images.class_names)
         result["difficult_as_positive"] = {name: counted[name] for name in ("mAP", "AUC", "mAP_11point")}
     if task == "single-label":
-        result["accuracy"] = accuracy_top1(scores, images.targets, images.known)
+        result["accuracy"] = accuracy_top1(scores, images.labels.targets.dense(), images.labels.known.dense())
     return result

@@ -54,8 +54,8 @@ def _difficult(labels: Labels) -> Tensor:
 def _together(targets: Flags) -> Tensor:
     """How many images show both of two classes: (c, c)."""
     counts = torch.zeros(targets.width, targets.width, dtype=torch.long)
-    for part in targets.parts():
-        counts += (part.T.float() @ part.float()).long()  # exact: a part has at most 2 ** 24 rows
+    for block in targets.blocks():
+        counts += (block.T.float() @ block.float()).long()  # exact: a block has at most 2 ** 24 rows
     return counts
 
 

@@ -12,6 +12,7 @@ import sys
 from dataclasses import dataclass, field
 from math import prod
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -43,16 +44,29 @@ def load(path: Path, shape: Shape) -> Stored | None:
     """What is in the file, or None if it is missing, cut short or not ours."""
     try:
         pixels = np.load(path, mmap_mode="r", allow_pickle=False)
-        with open(path, "rb") as file:
-            end = file.seek(-16, os.SEEK_END)
-            length, mark = int.from_bytes(file.read(8), "little"), file.read(8)
-            if mark != MARK or pixels.offset + pixels.nbytes + length != end or pixels.shape != shape:
-                return None
-            file.seek(end - length)
-            about = json.loads(file.read(length))
+        about = read_end(path, pixels.offset + pixels.nbytes)
+        if pixels.shape != shape:
+            return None
         return Stored(pixels, Facts(about["digests"], {int(row): reason for row, reason in about["bad"].items()}))
     except (OSError, ValueError, EOFError, AttributeError, KeyError, TypeError):
         return None
+
+
+def read_end(path: Path, start: int | None = None) -> dict[str, Any]:
+    """The JSON text at the end of a file. ValueError if it is not whole, or does not begin where it should."""
+    with open(path, "rb") as file:
+        end = file.seek(-16, os.SEEK_END)
+        length, mark = int.from_bytes(file.read(8), "little"), file.read(8)
+        if mark != MARK or length > end or start not in (None, end - length):
+            raise ValueError("the file is not whole")
+        file.seek(end - length)
+        return json.loads(file.read(length)) | {"start": end - length}
+
+
+def end_of(about: dict[str, Any]) -> bytes:
+    """What `read_end` reads."""
+    text = json.dumps(about).encode()
+    return text + len(text).to_bytes(8, "little") + MARK
 
 
 def allocate(part: Path, shape: Shape, copy_of: Path | None) -> int:
@@ -86,10 +100,9 @@ def reserve(handle: int, length: int) -> None:
 
 def seal(part: Path, offset: int, shape: Shape, facts: Facts) -> None:
     """Write what makes the file whole, and wait until the disk has it."""
-    text = json.dumps({"number": shape[0], "size": shape[-1], "digests": facts.digests, "bad": facts.bad}).encode()
     with open(part, "r+b") as file:
         file.seek(offset + prod(shape))
-        file.write(text + len(text).to_bytes(8, "little") + MARK)
+        file.write(end_of({"number": shape[0], "size": shape[-1], "digests": facts.digests, "bad": facts.bad}))
         file.truncate()
         file.flush()
         os.fsync(file.fileno())

@@ -54,4 +54,4 @@ def load_images(
         say(f"skipped {len(cached.bad)} of {len(manifest)} images")
         good = [row for row in range(len(manifest)) if row not in cached.bad]
         manifest, pixels = manifest.select(good), pixels[good]
-    return Images(pixels, ids=manifest.ids, class_names=manifest.class_names, **vars(manifest.labels))
+    return Images(pixels, manifest.labels, manifest.ids, manifest.class_names)

@@ -4,12 +4,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Hashable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
 from percentmatch.data.labels import Flags, Labels
 from percentmatch.data.manifest import Manifest, check_room
-from percentmatch.data.readers.folder import find_images, read_utf8
+from percentmatch.data.pixels.cache import cache_folder
+from percentmatch.data.readers.folder import find_all_images, read_utf8
+from percentmatch.data.readers.memo import remember
+from percentmatch.data.readers.rows import LabelFile
 from percentmatch.errors import UserError
 
 T = TypeVar("T", bound=Hashable)
@@ -26,9 +30,9 @@ def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bo
     content = _read_content(annotations)
     categories = sorted(content["categories"], key=lambda entry: entry["id"])
     class_names = [entry["name"].strip() for entry in categories]
-    _places(annotations, "categories", class_names)
-    column_of = _places(annotations, "categories", [entry["id"] for entry in categories])
-    row_of = _places(annotations, "images", [entry["id"] for entry in content["images"]])
+    _unique(annotations, "categories", class_names)
+    column_of = _unique(annotations, "categories", [entry["id"] for entry in categories])
+    row_of = _unique(annotations, "images", [entry["id"] for entry in content["images"]])
     check_room(str(annotations), len(row_of), len(column_of))
     shown: list[set[int]] = [set() for _ in row_of]
     for number, entry in enumerate(content["annotations"], 1):
@@ -40,11 +44,11 @@ def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bo
     everywhere = (Flags.full(len(row_of), len(column_of), value) for value in (1, 0))
     labels = Labels(Flags.listed(shown, len(column_of)), *everywhere)
     sources = [f"{annotations}, image id {name}" for name in row_of]
-    ids = find_images(images, [entry["file_name"] for entry in content["images"]], sources, inside=True)
+    ids = find_all_images(images, [entry["file_name"] for entry in content["images"]], sources, inside=True)
     manifest = Manifest(
         paths=tuple(images / name for name in ids),
         ids=tuple(ids),
-        **vars(labels),
+        labels=labels,
         parts=(part,) * len(ids),
         class_names=tuple(class_names),
         sources=tuple(sources),
@@ -54,6 +58,19 @@ def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bo
     if not any(shown):
         raise UserError(f"{annotations} has no annotation; keep the images without annotations or give another file")
     return manifest.select([bool(columns) for columns in shown])
+
+
+def is_instances(file: LabelFile) -> bool:
+    return file.is_json and all(f'"{name}"' in file.text for name in NEEDED)
+
+
+def read_instances(file: LabelFile) -> Manifest:
+    """An instances file by itself; its images are in the folder given, or where COCO has them."""
+    name, above = file.path.stem.removeprefix("instances_"), file.path.parent.parent
+    usual = (folder for folder in (above / name, above / "images" / name) if folder.is_dir())
+    folder = file.images or next(usual, file.path.parent)
+    manifest = remember(partial(read_coco, file.path, folder), file.path, folder, cache=cache_folder())
+    return manifest.choose(file.classes) if file.classes else manifest
 
 
 def _read_content(file: Path) -> Mapping[str, list[dict[str, Any]]]:
@@ -89,11 +106,11 @@ def _is_right(field: str, value: object) -> bool:
     return isinstance(value, int)
 
 
-def _places(file: Path, what: str, keys: list[T]) -> dict[T, int]:
-    place_of = {key: place for place, key in enumerate(keys)}
+def _unique(file: Path, what: str, keys: list[T]) -> dict[T, int]:
+    number_of = {key: number for number, key in enumerate(keys)}
     if not keys:
         raise UserError(f"{file}: '{what}' is empty; give a file with at least one")
-    if len(place_of) < len(keys):
+    if len(number_of) < len(keys):
         twice = Counter(keys).most_common(1)[0][0]
         raise UserError(f"{file}: '{what}' has {twice!r} twice; keep one of the entries")
-    return place_of
+    return number_of

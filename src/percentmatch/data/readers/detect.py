@@ -1,30 +1,44 @@
 """What the user's files are: the kind of data that settings name, and the format of --labels."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Literal, TypeVar
+from typing import Literal, NamedTuple, TypeVar
 
 from percentmatch.data.manifest import Manifest
-from percentmatch.data.pixels.cache import cache_folder
-from percentmatch.data.readers import label_studio
-from percentmatch.data.readers.coco import read_coco
-from percentmatch.data.readers.entries import load_json, table_of
-from percentmatch.data.readers.fiftyone import label_entries, sample_entries
-from percentmatch.data.readers.folder import list_files, read_utf8
-from percentmatch.data.readers.memo import remember
-from percentmatch.data.readers.metadata import NAMES, metadata_files, read_metadata
-from percentmatch.data.readers.table import Table, open_table, to_manifest
+from percentmatch.data.readers import fiftyone, label_studio
+from percentmatch.data.readers.coco import is_instances, read_instances
+from percentmatch.data.readers.folder import list_files
+from percentmatch.data.readers.metadata import is_metadata, metadata_files, read_metadata
+from percentmatch.data.readers.rows import LabelFile, Report, refuse
+from percentmatch.data.readers.table import read_csv
 from percentmatch.data.shards.index import names_shards
 from percentmatch.errors import UserError
 from percentmatch.settings.config import DataSettings
 
 Settings = TypeVar("Settings", bound=DataSettings)
 LABEL_FILES = ("labels.csv", "labels.json", "samples.json")  # in a folder given as --labels
-COCO_LISTS = ("images", "annotations", "categories")
 OWN = ("files", "shards")  # kinds of data that are the user's own, not an experiment's
+
+
+class Reader(NamedTuple):
+    """A format of labels."""
+
+    fits: Callable[[LabelFile], bool]  # whether a file has this format
+    read: Callable[[LabelFile], Manifest]
+
+
+READERS = {  # of the formats that fit, the last counts: special ones stand below general ones
+    "CSV": Reader(lambda file: not file.is_json, read_csv),
+    "Label Studio, CSV": Reader(label_studio.is_csv_export, label_studio.read_csv_export),
+    "FiftyOne, a file for each image": Reader(fiftyone.has_one_image, fiftyone.refuse_one_image),
+    "FiftyOne, labels": Reader(fiftyone.has_labels, fiftyone.read_labels),
+    "FiftyOne, samples": Reader(fiftyone.has_samples, fiftyone.read_samples),
+    "Label Studio, JSON": Reader(label_studio.is_task_list, label_studio.read_tasks),
+    "COCO": Reader(is_instances, read_instances),
+    "metadata": Reader(is_metadata, read_metadata),
+}
 
 
 def detected(settings: Settings) -> Settings:
@@ -52,65 +66,29 @@ def layout_of(folder: Path) -> Literal["voc", "coco"] | None:
     return "coco" if any(folder.glob("annotations/instances_train*.json")) else None
 
 
-def read_labels(place: Path, images: Path | None = None, *, classes: Sequence[str] | None = None) -> Manifest:
-    """Labels in whatever format `place`, a file or a folder, holds them.
+def read_labels(
+    place: Path, images: Path | None = None, *, classes: Sequence[str] | None = None, report: Report = refuse
+) -> Manifest:
+    """Labels in whatever format of READERS `place`, a file or a folder that holds it, has them.
 
-    A CSV file (`image,labels` or a column for each class), metadata.csv or metadata.jsonl, COCO instances, and exports
-    of Label Studio and FiftyOne. Paths are relative to `images`, or to the folder of the file. Only those of a CSV
-    file, which people write themselves, may lead out of it.
+    Paths are relative to `images`, or to the folder of the file. Only those of a CSV file, which people write by hand,
+    may lead out of it. `report` gets each row that cannot be read, and by default raises its sentence.
     """
-    try:
-        return _read_labels(place, images, classes)
-    except RecursionError:
-        raise UserError(f"{place}: what it holds is nested too deeply to be labels; export it again") from None
-
-
-def _read_labels(place: Path, images: Path | None, classes: Sequence[str] | None) -> Manifest:
+    file = LabelFile(place, images, classes, report)
     if place.is_dir():
         if metadata_files(place):
-            return read_metadata(place, images, classes=classes)
-        place = place / only_file(place)
-    if place.name in NAMES or place.suffix.lower() in (".jsonl", ".ndjson"):
-        return read_metadata(place, images, classes=classes)
-    text = read_utf8(place)
-    if text.lstrip()[:1] not in ("[", "{"):
-        table, folder = open_table(place), images or place.parent
-        if label_studio.is_export(table):
-            table = label_studio.from_table(table, folder)
-    elif text.lstrip()[0] == "{" and all(f'"{name}"' in text for name in COCO_LISTS):
-        return _coco(place, images, classes)
-    else:
-        table, folder = _from_json(place, text, images)
-    return to_manifest(table, folder, classes)
-
-
-def _from_json(file: Path, text: str, images: Path | None) -> tuple[Table, Path]:
-    content, folder = load_json(file, text), images or file.parent
-    if isinstance(content, list):
-        return table_of(file, label_studio.entries(file, content, folder)), folder
-    if "samples" in content:
-        return table_of(file, sample_entries(file, content, folder)), folder
-    if "labels" in content:
-        folder = images or (file.parent / "data" if os.path.isdir(file.parent / "data") else file.parent)
-        return table_of(file, *label_entries(file, content, folder)), folder
-    if "index" in content or "attrs" in content:
-        raise UserError(
-            f"{file}: FiftyOne's image labels with one file an image do not tell an image without labels from one that "
-            "shows none of the classes; export the dataset as FiftyOneImageClassificationDataset or FiftyOneDataset"
-        )
-    raise UserError(
-        f"{file}: this JSON is neither COCO instances (images, annotations and categories) nor an export of Label "
-        "Studio (a list of tasks) or FiftyOne (labels or samples); give one of these, or a CSV file"
-    )
-
-
-def _coco(file: Path, images: Path | None, classes: Sequence[str] | None) -> Manifest:
-    """An instances file by itself; its images are in --images, or where COCO has them."""
-    name, above = file.stem.removeprefix("instances_"), file.parent.parent
-    usual = (place for place in (above / name, above / "images" / name) if place.is_dir())
-    folder = images or next(usual, file.parent)
-    manifest = remember(partial(read_coco, file, folder), file, folder, cache=cache_folder())
-    return manifest.choose(classes) if classes else manifest
+            return read_metadata(file)
+        file = replace(file, path=place / only_file(place))
+    try:
+        reader = next((reader for reader in reversed(READERS.values()) if reader.fits(file)), None)
+        if reader is None:
+            raise UserError(
+                f"{file.path}: this JSON is neither COCO instances (images, annotations and categories) nor an export "
+                "of Label Studio (a list of tasks) or FiftyOne (labels or samples); give one of these, or a CSV file"
+            )
+        return reader.read(file)
+    except RecursionError:
+        raise UserError(f"{place}: what it holds is nested too deeply to be labels; export it again") from None
 
 
 def only_file(folder: Path) -> str:

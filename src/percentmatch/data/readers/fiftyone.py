@@ -3,48 +3,76 @@
 Beside labels.json, data.json may say where the images are, if they were not exported.
 """
 
+import os
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 
-from percentmatch.data.readers.entries import Entry, load_json, nearest, part_among
-from percentmatch.data.readers.folder import is_image_name, read_folder
+from percentmatch.data.manifest import SUBSET_OF, Manifest
+from percentmatch.data.readers.folder import is_image_name, load_json, nearest, read_folder
+from percentmatch.data.readers.rows import LabelFile, Row, each_row
 from percentmatch.errors import UserError
 
 FIELD = "ground_truth"  # what counts where several fields hold classifications
-PLACES = "data.json"  # beside labels.json: the path of each image by its name
+PATHS = "data.json"  # beside labels.json: the path of each image by its name
 
 
-def label_entries(file: Path, content: dict[str, Any], folder: Path) -> tuple[list[Entry], list[str] | None]:
+def has_samples(file: LabelFile) -> bool:
+    return isinstance(file.content, dict) and "samples" in file.content
+
+
+def has_labels(file: LabelFile) -> bool:
+    return isinstance(file.content, dict) and "labels" in file.content
+
+
+def has_one_image(file: LabelFile) -> bool:
+    return isinstance(file.content, dict) and ("index" in file.content or "attrs" in file.content)
+
+
+def refuse_one_image(file: LabelFile) -> NoReturn:
+    raise UserError(
+        f"{file.path}: FiftyOne's image labels with one file an image do not tell an image without labels from one "
+        "that shows none of the classes; export the dataset as FiftyOneImageClassificationDataset or FiftyOneDataset"
+    )
+
+
+def read_labels(file: LabelFile) -> Manifest:
     """labels.json: an image for each name; and the classes in their order, if it lists them.
 
-    A name is a path without suffix in `folder`, or a whole path; data.json says the path where there is one.
+    A name is a path without suffix in the folder, or a whole path; data.json says the path where there is one.
     """
-    classes, labels = content.get("classes"), content["labels"]
+    classes, labels = file.content.get("classes"), file.content["labels"]
     if not isinstance(labels, dict) or not (classes is None or isinstance(classes, list)):
-        raise UserError(f"{file}: 'labels' must name images and 'classes' must be a list; export the dataset again")
+        raise UserError(
+            f"{file.path}: 'labels' must name images and 'classes' must be a list; export the dataset again"
+        )
+    beside = file.path.parent / "data"
+    folder = file.images or (beside if os.path.isdir(beside) else file.path.parent)
     names = None if classes is None else [str(name) for name in classes]
     known = frozenset(names or ())
-    places = _places(file)
-    file_of = {} if all(name in places or is_image_name(name) for name in labels) else _by_stem(folder)
-    entries = []
-    for image, value in labels.items():
-        source = f"{file}, image {image!r}"
-        shown = None if value is None else [_name(each, names, source, known) for each in _several(value)]
+    path_of = _paths(file.path)
+    file_of = {} if all(name in path_of or is_image_name(name) for name in labels) else _by_stem(folder)
+
+    def read(source: str, item: tuple[str, Any]) -> Row:
+        image, value = item
+        several = value if isinstance(value, list) else [value]
+        shown = None if value is None else [_name(each, names, known) for each in several]
         found = file_of.get(image, [])
         if len(found) > 1:
-            raise UserError(f"{source}: {' and '.join(found[:2])} have this name; give a folder without the others")
-        place = str(places.get(image, image))
-        entries.append(Entry(found[0] if found else nearest(folder, place) or place, shown, source))
-    return entries, names
+            raise UserError(f"{' and '.join(found[:2])} have this name; give a folder without the others")
+        path = str(path_of.get(image, image))
+        return Row(found[0] if found else nearest(folder, path) or path, shown, source)
+
+    items = ((f"{file.path}, image {image!r}", (image, value)) for image, value in labels.items())
+    return file.manifest(each_row(items, read), names, folder=folder)
 
 
-def _places(file: Path) -> dict[str, Any]:
+def _paths(file: Path) -> dict[str, Any]:
     """What data.json beside the file says."""
-    manifest = file.with_name(PLACES)
-    places = load_json(manifest) if manifest.is_file() else {}
-    if not isinstance(places, dict):
-        raise UserError(f"{manifest} must say the path of each image by its name; export the dataset again")
-    return places
+    listed = file.with_name(PATHS)
+    path_of = load_json(listed) if listed.is_file() else {}
+    if not isinstance(path_of, dict):
+        raise UserError(f"{listed} must say the path of each image by its name; export the dataset again")
+    return path_of
 
 
 def _by_stem(folder: Path) -> dict[str, list[str]]:
@@ -55,35 +83,40 @@ def _by_stem(folder: Path) -> dict[str, list[str]]:
     return found
 
 
-def _several(value: object) -> list[object]:
-    return value if isinstance(value, list) else [value]
-
-
-def _name(value: object, names: list[str] | None, source: str, known: frozenset[str] = frozenset()) -> str:
-    """A label as a name or a place among the classes, alone or with its confidence; `known` are the names as a set."""
+def _name(value: object, names: list[str] | None = None, known: frozenset[str] = frozenset()) -> str:
+    """A label as a name or a number among the classes, alone or with its confidence; `known` are the names as a set."""
     value = value.get("label") if isinstance(value, dict) else value
     if isinstance(value, str) and (names is None or value in known):
         return value
     if not isinstance(value, int) or names is None or not 0 <= value < len(names):
-        raise UserError(f"{source}: {value!r} is no label and no place among the classes; export the dataset again")
+        raise UserError(f"{value!r} is no label and no place among the classes; export the dataset again")
     return names[value]
 
 
-def sample_entries(file: Path, content: dict[str, Any], folder: Path) -> list[Entry]:
-    """samples.json: an image for each sample, labels from its one field of classifications, the part from its tags."""
-    samples = content["samples"]
+def read_samples(file: LabelFile) -> Manifest:
+    """samples.json: an image for each sample, labels from its field of classifications, the subset from its tags."""
+    samples = file.content["samples"]
     if not isinstance(samples, list) or not all(isinstance(sample, dict) for sample in samples):
-        raise UserError(f"{file}: 'samples' must be a list of samples; export the dataset again")
-    field = _field(file, samples)
-    entries = []
-    for number, sample in enumerate(samples, 1):
-        source = f"{file}, sample {number}"
+        raise UserError(f"{file.path}: 'samples' must be a list of samples; export the dataset again")
+    field = _field(file.path, samples)
+
+    def read(source: str, sample: dict[str, Any]) -> Row:
         path, value = sample.get("filepath"), sample.get(field)
         if not isinstance(path, str) or not path:
-            raise UserError(f"{source}: it has no filepath; export the dataset again")
-        shown = None if value is None else [_name(each, None, source) for each in _classifications(value, source)]
-        entries.append(Entry(nearest(folder, path) or path, shown, source, part_among(sample.get("tags"), source)))
-    return entries
+            raise UserError("it has no filepath; export the dataset again")
+        shown = None if value is None else [_name(each) for each in _classifications(value)]
+        return Row(nearest(file.folder, path) or path, shown, source, _subset_among(sample.get("tags")))
+
+    items = ((f"{file.path}, sample {number}", sample) for number, sample in enumerate(samples, 1))
+    return file.manifest(each_row(items, read))
+
+
+def _subset_among(tags: object) -> str:
+    """The subset that the tags name, or none."""
+    found = {SUBSET_OF.get(str(tag).lower(), "") for tag in tags} - {""} if isinstance(tags, list) else set()
+    if len(found) > 1:
+        raise UserError(f"its tags name the parts {' and '.join(sorted(found))}; keep one of them")
+    return "".join(found)
 
 
 def _field(file: Path, samples: list[dict[str, Any]]) -> str:
@@ -101,8 +134,8 @@ def _kind(value: object) -> str:
     return kind if kind in ("Classification", "Classifications") else ""
 
 
-def _classifications(value: Any, source: str) -> list[object]:
+def _classifications(value: Any) -> list[object]:
     found = value.get("classifications") if _kind(value) == "Classifications" else [value] if _kind(value) else None
     if not isinstance(found, list):
-        raise UserError(f"{source}: its labels are no classifications; export the dataset again")
+        raise UserError("its labels are no classifications; export the dataset again")
     return found

@@ -1,10 +1,11 @@
 """Files on disk: which images exist, and a folder or a text list as a pool without labels."""
 
+import json
 import os
 import unicodedata
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn
 
 from percentmatch.data.labels import Labels
 from percentmatch.data.manifest import Manifest
@@ -13,6 +14,7 @@ from percentmatch.files import MOST_BYTES, read_plain
 
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")  # in any case
 DEEPEST = 64  # folders within folders
+DEEPEST_NAME = 32  # folders of a path that are compared
 LONGEST_NAME = 1024  # letters; no system has longer ones, and long ones are slow to compare
 
 
@@ -28,7 +30,7 @@ def unlabeled_manifest(source: Path, class_names: Sequence[str]) -> Manifest:
     """The images of a folder, or of a text file with one path a line, with every label unknown."""
     found = read_folder(source) if os.path.isdir(source) else read_list(source)
     none, parts = Labels.none(len(found.ids), len(class_names)), ("",) * len(found.ids)
-    return Manifest(**found._asdict(), parts=parts, class_names=tuple(class_names), **vars(none))
+    return Manifest(**found._asdict(), labels=none, parts=parts, class_names=tuple(class_names))
 
 
 def read_folder(folder: Path) -> Found:
@@ -54,16 +56,20 @@ def read_folder(folder: Path) -> Found:
 
 def read_list(file: Path) -> Found:
     """The images a text file names, one path a line, relative to the folder of the file; a repeated one counts once."""
-    lines = [(number, text.strip()) for number, text in enumerate(read_utf8(file).split("\n"), 1)]
-    lines = [(number, text) for number, text in lines if text]
+    lines = [(source, text.strip()) for source, text in numbered_lines(file)]
     if not lines:
         raise UserError(f"{file} is empty; write one image path a line")
-    sources = [f"{file}, line {number}" for number, _ in lines]
-    names = find_images(file.parent, [text for _, text in lines], sources)
+    sources, texts = zip(*lines, strict=True)
     source_of: dict[str, str] = {}
-    for name, source in zip(names, sources, strict=True):
+    for name, source in zip(find_all_images(file.parent, texts, sources), sources, strict=True):
         source_of.setdefault(name, source)
     return Found(tuple(file.parent / name for name in source_of), tuple(source_of), tuple(source_of.values()))
+
+
+def numbered_lines(file: Path, text: str | None = None) -> Iterator[tuple[str, str]]:
+    """The lines of a text file that are not blank, each with where it stands: "list.txt, line 3"."""
+    lines = (read_utf8(file) if text is None else text).split("\n")
+    return ((f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
 
 
 def is_image_name(name: str) -> bool:
@@ -82,6 +88,16 @@ def read_utf8(file: Path) -> str:
         line = text.count("\n", 0, text.index("\0")) + 1
         raise UserError(f"{file}, line {line}: a zero byte in the text; save the file as plain UTF-8 text")
     return text
+
+
+def load_json(file: Path, text: str | None = None) -> Any:
+    """The content of a JSON file, whose text may have been read already."""
+    try:
+        return json.loads(read_utf8(file) if text is None else text)
+    except json.JSONDecodeError as error:
+        raise UserError(f"{file}, line {error.lineno}: this is not JSON ({error.msg}); export the file again") from None
+    except (RecursionError, ValueError) as error:
+        raise UserError(f"{file} cannot be read as JSON ({error}); export the file again") from None
 
 
 def read_bytes(file: Path, most: int = MOST_BYTES) -> bytes:
@@ -109,50 +125,53 @@ def _is_file(entry: os.DirEntry[str]) -> bool:
         return False
 
 
-def find_images(
-    folder: Path,
-    texts: Sequence[str],
-    sources: Sequence[str],
-    *,
-    absent: list[int] | None = None,
-    inside: bool = False,
-) -> list[str]:
+def find_images(folder: Path, texts: Sequence[str], *, inside: bool = False) -> list[str]:
     """The images these texts name, each as its path within `folder` with forward slashes and as it is spelt on disk.
 
     Backslashes separate folders too. Where no file has exactly this name, the one that differs only in case or in how
     an accent is encoded is taken, and of several paths to one file the first. Each folder is listed once; no file is
-    looked at by itself. A missing image is an error; with `absent`, which gets its place among the texts, its name is
-    empty instead. With `inside`, what is not in the folder is missing.
+    looked at by itself. The name of a missing image is empty. With `inside`, what is not in the folder is missing.
     """
     if not os.path.isdir(folder):
         raise UserError(f"there is no folder {folder}; give the folder that holds the images")
     base = Path(os.path.abspath(folder)).as_posix().rstrip("/") + "/"
     listings: dict[str, _Listing] = {}
     spelt: dict[tuple[str, str], str] = {}  # real folder and name -> as it was named first
-    found, missing = [], []
-    for row, text in enumerate(texts):
+    found = []
+    for text in texts:
         name = os.path.normpath(text.strip().replace("\\", "/")).replace(os.sep, "/").removeprefix(base)
-        outside = inside and (os.path.isabs(name) or name.partition("/")[0] == "..")
-        place, _, last = (base + name if not os.path.isabs(name) else name).rpartition("/")
-        if place not in listings and not outside:
-            listings[place] = _Listing(place or "/")
-        actual = None if outside else listings[place].find(last)
-        if actual is None:
-            missing.append(row)
+        if inside and (os.path.isabs(name) or name.partition("/")[0] == ".."):
             found.append("")
-        else:
-            found.append(spelt.setdefault((listings[place].real, actual), name.removesuffix(last) + actual))
-    if absent is not None:
-        absent += missing
-    elif missing:
-        raise missing_images([sources[row] for row in missing], texts[missing[0]], folder, len(texts))
+            continue
+        parent, _, last = (base + name if not os.path.isabs(name) else name).rpartition("/")
+        if parent not in listings:
+            listings[parent] = _Listing(parent or "/")
+        actual = listings[parent].find(last)
+        key = (listings[parent].real, actual or "")
+        found.append(spelt.setdefault(key, name.removesuffix(last) + actual) if actual else "")
     return found
 
 
-def missing_images(sources: Sequence[str], name: str, folder: Path, total: int) -> UserError:
-    """The sentence for images that are not there; `sources` says where each of them was named."""
-    return UserError(
-        f"{sources[0]}: the image {name!r} is not in {folder} ({len(sources)} of {total} images are missing); "
+def find_all_images(folder: Path, texts: Sequence[str], sources: Sequence[str], *, inside: bool = False) -> list[str]:
+    """The same, where a missing image is an error; `sources` say where each is named."""
+    names = find_images(folder, texts, inside=inside)
+    if "" in names:
+        first = names.index("")
+        raise UserError(missing_image(sources[first], texts[first], folder, names.count(""), len(names)))
+    return names
+
+
+def nearest(folder: Path, name: str) -> str | None:
+    """The longest ending of a path that is a file in `folder`."""
+    pieces = [piece for piece in name.replace("\\", "/").split("/") if piece not in ("", ".", "..")][-DEEPEST_NAME:]
+    endings = ["/".join(pieces[start:]) for start in range(len(pieces))]
+    return next((ending for ending in endings if os.path.isfile(folder / ending)), None)
+
+
+def missing_image(source: str, name: str, folder: Path, missing: int, total: int) -> str:
+    """The sentence for an image that is not there, and how many are not."""
+    return (
+        f"{source}: the image {name!r} is not in {folder} ({missing} of {total} images are missing); "
         "correct the path or give the folder that holds the images"
     )
 

@@ -3,70 +3,82 @@
 import json
 import re
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from percentmatch.data.readers.entries import Entry, nearest
-from percentmatch.data.readers.folder import is_image_name
-from percentmatch.data.readers.table import Table
+from percentmatch.data.manifest import Manifest
+from percentmatch.data.readers.folder import is_image_name, nearest
+from percentmatch.data.readers.rows import LabelFile, Row, each_row
+from percentmatch.data.readers.table import Said, Table, first_row, open_table, rows_of
 from percentmatch.errors import UserError
 
 # what JSON-MIN and CSV hold besides the task's data and the answers
 ABOUT = {"id", "inner_id", "annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement"}
 ABOUT |= {"comment", "comments", "annotation_history", "total_annotations"}
+WRITTEN = {"annotation_id", "lead_time"}  # by which a CSV export is known
+TAXONOMY = "the answer is a taxonomy, whose levels are no classes side by side; export choices"
 UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # before the name that a file had when it was uploaded
 
 
 def is_export(table: Table) -> bool:
-    return {"annotation_id", "lead_time"} <= set(table.header)
+    return set(table.header) >= WRITTEN
 
 
-def from_table(table: Table, folder: Path) -> Table:
+def is_csv_export(file: LabelFile) -> bool:
+    return not file.is_json and any({cell.strip() for cell in first_row(file.text, mark)} >= WRITTEN for mark in ",;\t")
+
+
+def read_csv_export(file: LabelFile) -> Manifest:
     """The CSV export: the one column that is no fact about the annotation holds the choices."""
+    table = open_table(file.path, file.text)
     answers = [column for column, name in enumerate(table.header) if name not in ABOUT and column != table.image]
     if len(answers) != 1:
-        raise _not_one(str(table.file), [table.header[column] for column in answers])
-    rows = []
-    for row, source in zip(table.rows, table.sources, strict=True):
-        cell = row[answers[0]].strip()
+        raise UserError(f"{file.path}: {_not_one([table.header[column] for column in answers])}")
+
+    def said(cells: list[str]) -> Said:
+        cell = cells[answers[0]].strip()
         value: Any = cell
         try:
             value = json.loads(cell) if cell.startswith(("{", "[")) else cell
         except (ValueError, RecursionError):
             if not cell.endswith("]") or '"' in cell:  # else a class in brackets
-                raise UserError(f"{source}: {cell!r} is not JSON; export the file again") from None
-        changed = {answers[0]: json.dumps(_answer(value, source)), table.image: find(folder, row[table.image])}
-        rows.append([changed.get(column, old) for column, old in enumerate(row)])
-    return replace(table, rows=rows, labels=answers[0], inside=True)
+                raise UserError(f"{cell!r} is not JSON; export the file again") from None
+        return _answer(value), ()
+
+    return file.manifest(rows_of(table, said, partial(find, file.folder)), open_labels=True)
 
 
-def entries(file: Path, tasks: list[Any], folder: Path) -> list[Entry]:
+def is_task_list(file: LabelFile) -> bool:
+    return isinstance(file.content, list)
+
+
+def read_tasks(file: LabelFile) -> Manifest:
     """An image for each task of a JSON export; tasks without annotations are unlabeled.
 
     What an annotation chose, or drew, is on the image. Skipped annotations do not count. If one is the ground truth it
     alone counts; a class about which annotations differ is unknown.
     """
-    found = []
-    for number, task in enumerate(tasks, 1):
-        source = f"{file}, task {number}"
+
+    def read(source: str, task: Any) -> Row:
         if not isinstance(task, dict):
-            raise UserError(f"{source}: this is no task; give Label Studio's JSON export")
+            raise UserError("this is no task; give Label Studio's JSON export")
         full = isinstance(task.get("data"), dict)
         data = task["data"] if full else task
-        key = _image_key(data, source)
-        image = find(folder, data[key])
+        key = _image_key(data)
+        image = find(file.folder, data[key])
         if not full:
             names = [name for name in task if name not in ABOUT and name != key]
             if len(names) > 1:
-                raise _not_one(source, names)
-            found.append(Entry(image, _answer(task[names[0]], source) if names else [], source))
-            continue
-        chosen = [set(_chosen(each, source)) for each in _counted(task, source)]
+                raise UserError(_not_one(names))
+            return Row(image, _answer(task[names[0]]) if names else [], source)
+        chosen = [set(_chosen(each)) for each in _counted(task)]
         sure = set.intersection(*chosen) if chosen else None
-        found.append(Entry(image, sure, source, unsure=set().union(*chosen) - (sure or set())))
-    return found
+        return Row(image, sure, source, unsure=set().union(*chosen) - (sure or set()))
+
+    tasks = ((f"{file.path}, task {number}", task) for number, task in enumerate(file.content, 1))
+    return file.manifest(each_row(tasks, read))
 
 
 def find(folder: Path, text: str) -> str:
@@ -78,35 +90,35 @@ def find(folder: Path, text: str) -> str:
     return nearest(folder, text) or nearest(folder, UPLOADED.sub("", text.rpartition("/")[2])) or text
 
 
-def _image_key(data: dict[str, Any], source: str) -> str:
+def _image_key(data: dict[str, Any]) -> str:
     """What the task's image is called: `image`, or the only value that is the path of one."""
     paths = [name for name, value in data.items() if isinstance(value, str) and is_image_name(value.rpartition("/")[2])]
     if isinstance(data.get("image"), str):
         return "image"
     if len(paths) != 1:
-        raise UserError(f"{source}: it names {len(paths) or 'no'} images; call the image of each task 'image'")
+        raise UserError(f"it names {len(paths) or 'no'} images; call the image of each task 'image'")
     return paths[0]
 
 
-def _counted(task: dict[str, Any], source: str) -> list[dict[str, Any]]:
+def _counted(task: dict[str, Any]) -> list[dict[str, Any]]:
     """The annotations that count."""
     there = task.get("annotations", task.get("completions", []))
     if not isinstance(there, list) or not all(isinstance(each, dict) for each in there):
-        raise UserError(f"{source}: 'annotations' is no list of annotations; give Label Studio's JSON export")
+        raise UserError("'annotations' is no list of annotations; give Label Studio's JSON export")
     kept = [each for each in there if not each.get("was_cancelled")]
     return [each for each in kept if each.get("ground_truth")] or kept
 
 
-def _chosen(annotation: dict[str, Any], source: str) -> list[str]:
+def _chosen(annotation: dict[str, Any]) -> list[str]:
     """The labels of an annotation: its choices, and the classes of what was drawn."""
     results = annotation.get("result")
     if not isinstance(results, list):
-        raise UserError(f"{source}: an annotation has no list 'result'; give Label Studio's JSON export")
+        raise UserError("an annotation has no list 'result'; give Label Studio's JSON export")
     given = [(each.get("type"), each.get("value")) for each in results if isinstance(each, dict)]
     answers = [value[kind] for kind, value in given if isinstance(value, dict) and _names(kind) and value.get(kind)]
     if not answers and any(kind == "taxonomy" for kind, _ in given):
-        raise _taxonomy(source)
-    return [name for answer in answers for name in _answer(answer, source)]
+        raise UserError(TAXONOMY)
+    return [name for answer in answers for name in _answer(answer)]
 
 
 def _names(kind: object) -> bool:
@@ -114,7 +126,7 @@ def _names(kind: object) -> bool:
     return isinstance(kind, str) and (kind == "choices" or kind.endswith("labels"))
 
 
-def _answer(value: Any, source: str) -> list[str]:
+def _answer(value: Any) -> list[str]:
     """The classes of one answer: text for one, a list or an object for several, objects for what was drawn."""
     names: list[Any] = []
     for each in value if isinstance(value, list) else [value] if value else []:
@@ -122,18 +134,14 @@ def _answer(value: Any, source: str) -> list[str]:
             inside = [each[kind] for kind in each if _names(kind) and each[kind]]
             names += [name for part in inside for name in (part if isinstance(part, list) else [part])]
         elif isinstance(each, list) or (isinstance(each, dict) and "taxonomy" in each):
-            raise _taxonomy(source)
+            raise UserError(TAXONOMY)
         else:
             names.append(each)
     if not all(isinstance(name, str) for name in names):
-        raise UserError(f"{source}: {value!r} are no choices; give an export of choices")
+        raise UserError(f"{value!r} are no choices; give an export of choices")
     return [name.strip() for name in names if name.strip()]
 
 
-def _taxonomy(source: str) -> UserError:
-    return UserError(f"{source}: the answer is a taxonomy, whose levels are no classes side by side; export choices")
-
-
-def _not_one(where: str, names: list[str]) -> UserError:
+def _not_one(names: list[str]) -> str:
     what = f"the answers {', '.join(map(repr, names))}" if names else "no answer"
-    return UserError(f"{where}: Label Studio exported {what} where one is needed; give its JSON export instead")
+    return f"Label Studio exported {what} where one is needed; give its JSON export instead"

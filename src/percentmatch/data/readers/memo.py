@@ -12,13 +12,12 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load, save
 
-from percentmatch.data.labels import Flags
+from percentmatch.data.labels import TABLES, Flags, Labels
 from percentmatch.data.manifest import Manifest
 from percentmatch.errors import UserError
 from percentmatch.files import write_atomic
 
 VERSION = 3
-LABELS = ("targets", "known", "difficult")
 FLAGS = ("usual", "starts", "columns")
 NAMES = ("paths", "ids", "parts", "class_names", "sources")
 
@@ -44,7 +43,7 @@ def remember(read: Callable[[], Manifest], file: Path, images: Path, *settings: 
 def _pack(manifest: Manifest) -> bytes:
     names = {name: [str(value) for value in getattr(manifest, name)] for name in NAMES}
     text = torch.frombuffer(bytearray(json.dumps(names).encode()), dtype=torch.uint8)
-    tables = {name: getattr(manifest.labels, name) for name in LABELS}
+    tables = {name: getattr(manifest.labels, name) for name in TABLES}
     flags = {f"{name}.{field}": getattr(table, field) for name, table in tables.items() for field in FLAGS}
     return save({"names": text, **flags})
 
@@ -55,11 +54,12 @@ def _unpack(content: bytes) -> Manifest:
     for name, values in fields.items():
         fields[name] = tuple(map(Path, values) if name == "paths" else values)
     width = len(fields["class_names"])
-    for name in LABELS:
-        fields[name] = flags = Flags(*(stored[f"{name}.{field}"] for field in FLAGS), width)
+    labels = {}
+    for name in TABLES:
+        labels[name] = flags = Flags(*(stored[f"{name}.{field}"] for field in FLAGS), width)
         ends, columns = flags.starts, flags.columns
         if ends[0] != 0 or (ends.diff() < 0).any() or ends[-1] != len(columns) or len(ends) != len(flags) + 1:
             raise ValueError("rows of labels do not fit")
         if ((columns < 0) | (columns >= width)).any() or (flags.usual > 1).any():
             raise ValueError("labels of no class")
-    return Manifest(**fields)
+    return Manifest(labels=Labels(**labels), **fields)

@@ -3,22 +3,19 @@
 import os
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from xml.etree import ElementTree
-
-import torch
-from torch import Tensor
 
 from percentmatch.data.manifest import MOST_CELLS, Manifest, check_room
 from percentmatch.data.readers.folder import (
     IMAGE_SUFFIXES,
     is_image_name,
     list_files,
-    missing_images,
+    missing_image,
     read_bytes,
     read_utf8,
 )
+from percentmatch.data.readers.rows import LabelFile, Row, encode, labels_of
 from percentmatch.errors import UserError, did_you_mean
 
 _NAMES = """aeroplane bicycle bird boat bottle bus car cat chair cow
@@ -27,17 +24,8 @@ CLASSES = tuple(_NAMES.split())
 PART_OF = {"train": "train", "val": "validation", "trainval": "train", "test": "test"}  # trainval: where no other says
 ABSENT, PRESENT, DIFFICULT = 0, 1, 2
 MOST_XML = 1 << 24  # bytes of the annotations of an image
+Read = tuple[list[Row], tuple[str, ...]]  # the images, and the classes
 CODE_OF = {"-1": ABSENT, "1": PRESENT, "0": DIFFICULT}
-
-
-@dataclass(frozen=True)
-class _Labels:
-    """What the label files say."""
-
-    codes: Tensor  # (n, c) uint8: ABSENT, PRESENT or DIFFICULT
-    part_of: dict[str, str]  # n ids and their parts
-    sources: list[str]  # n
-    class_names: tuple[str, ...]
 
 
 def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None) -> Manifest:
@@ -53,24 +41,21 @@ def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None)
     lists = {tuple(name[:-4].rsplit("_", 1)) for name in names if name.endswith(".txt") and "_" in name}
     lists = {(name, part) for name, part in lists if part in PART_OF}  # (class, part) of each list
     part_of = _plain_lists(main, names)
-    labels = _from_lists(main, lists, part_of, classes) if lists else _from_xml(base / "Annotations", part_of, classes)
-    ids = list(labels.part_of)
-    order = sorted(range(len(ids)), key=ids.__getitem__)
+    read = _from_lists(main, lists, part_of, classes) if lists else _from_xml(base / "Annotations", part_of, classes)
+    rows, class_names = sorted(read[0], key=lambda row: row.image), read[1]
     folder = base / "JPEGImages"
     name_of = _image_names(folder)
-    missing = [row for row in order if ids[row] not in name_of]
+    missing = [row for row in rows if row.image not in name_of]
     if missing:
-        raise missing_images([labels.sources[row] for row in missing], ids[missing[0]], folder, len(ids))
-    codes = labels.codes[order]
+        first = missing[0]
+        raise UserError(missing_image(first.source, first.image, folder, len(missing), len(rows)))
     return Manifest(
-        paths=tuple(folder / name_of[ids[row]] for row in order),
-        ids=tuple(ids[row] for row in order),
-        targets=(codes == PRESENT).byte(),
-        known=torch.ones_like(codes),
-        difficult=(codes == DIFFICULT).byte(),
-        parts=tuple(labels.part_of[ids[row]] for row in order),
-        class_names=labels.class_names,
-        sources=tuple(labels.sources[row] for row in order),
+        paths=tuple(folder / name_of[row.image] for row in rows),
+        ids=tuple(row.image for row in rows),
+        labels=labels_of(encode(LabelFile(base), rows, class_names)[1], len(class_names)),
+        parts=tuple(row.subset for row in rows),
+        class_names=class_names,
+        sources=tuple(row.source for row in rows),
     )
 
 
@@ -112,13 +97,13 @@ def _plain_lists(main: Path, names: Sequence[str]) -> dict[str, str]:
 
 def _from_lists(
     main: Path, lists: set[tuple[str, str]], plain_part_of: dict[str, str], classes: Sequence[str] | None
-) -> _Labels:
+) -> Read:
     there = {name for name, _ in lists}
     class_names = _class_names(there, CLASSES if there.issuperset(CLASSES) else sorted(there), classes, main)
     parts = [part for part in PART_OF if any((name, part) in lists for name in class_names)]
     if "train" in parts and "val" in parts and "trainval" in parts:
         parts.remove("trainval")  # says the same once more
-    blocks, part_of, sources = [], {}, []
+    rows: dict[str, Row] = {}
     for part in parts:
         files = [main / f"{name}_{part}.txt" for name in class_names]
         ids, lines, first = _read_list(files[0])
@@ -127,21 +112,27 @@ def _from_lists(
         for file in files[1:]:
             others, other_lines, column = _read_list(file)
             if others != ids:
-                place = next((i for i, (a, b) in enumerate(zip(ids, others, strict=False)) if a != b), -1)
-                where = f"{file}, line {other_lines[place]}" if others else f"{file}"
+                odd = next((i for i, (a, b) in enumerate(zip(ids, others, strict=False)) if a != b), -1)
+                where = f"{file}, line {other_lines[odd]}" if others else f"{file}"
                 raise UserError(f"{where}: the images are not those of {files[0].name}; both lists must name the same")
             columns.append(column)
-        new = [row for row, name in enumerate(ids) if name not in part_of]
+        new = [(number, name) for number, name in enumerate(ids) if name not in rows]
         if len(set(ids)) < len(ids) or (len(new) < len(ids) and part != "trainval"):
             raise UserError(f"{files[0]} names an image twice or one of another part; name each image in one part")
-        blocks.append(torch.tensor([list(column) for column in columns], dtype=torch.uint8).T[new])  # (new, c)
         rest = "validation" if part == "trainval" and "train" in parts else PART_OF[part]
-        for row in new:
-            part_of[ids[row]] = plain_part_of.get(ids[row], rest) if part == "trainval" else rest
-            sources.append(f"{files[0]}, line {lines[row]}")
-    if not part_of:
+        for number, name in new:
+            subset = plain_part_of.get(name, rest) if part == "trainval" else rest
+            codes = dict(zip(class_names, (column[number] for column in columns), strict=True))
+            rows[name] = _row(name, codes, f"{files[0]}, line {lines[number]}", subset)
+    if not rows:
         raise UserError(f"the lists in {main} name no image; unpack the data again")
-    return _Labels(torch.cat(blocks), part_of, sources, class_names)
+    return list(rows.values()), class_names
+
+
+def _row(image: str, codes: dict[str, int], source: str, subset: str) -> Row:
+    """An image whose classes are PRESENT, DIFFICULT or ABSENT."""
+    shown, difficult = ([name for name, code in codes.items() if code == kind] for kind in (PRESENT, DIFFICULT))
+    return Row(image, shown, source, subset, difficult=difficult)
 
 
 def _read_list(file: Path) -> tuple[list[str], list[int], bytearray]:
@@ -161,7 +152,7 @@ def _read_list(file: Path) -> tuple[list[str], list[int], bytearray]:
     return ids, lines, codes
 
 
-def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str] | None) -> _Labels:
+def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str] | None) -> Read:
     if not os.path.isdir(folder):
         raise UserError(f"{folder.parent} has neither ImageSets/Main/<class>_<part>.txt nor Annotations; unpack one")
     file_of = {name[:-4]: name for name in list_files(folder) if name.lower().endswith(".xml")}
@@ -174,9 +165,8 @@ def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str
     all_voc = there.issubset(CLASSES)
     class_names = _class_names(there.union(CLASSES), CLASSES if all_voc else sorted(there), classes, folder)
     check_room(str(folder), len(ids), len(class_names), MOST_CELLS)
-    codes = torch.tensor([[found.get(name, ABSENT) for name in class_names] for found in objects], dtype=torch.uint8)
-    part_of = {name: plain_part_of.get(name, "") for name in ids}
-    return _Labels(codes, part_of, [str(file) for file in files], class_names)
+    about = zip(ids, objects, map(str, files), strict=True)
+    return [_row(name, found, file, plain_part_of.get(name, "")) for name, found, file in about], class_names
 
 
 def _read_xml(file: Path) -> dict[str, int]:

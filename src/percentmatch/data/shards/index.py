@@ -186,13 +186,9 @@ def _stamps(paths: Sequence[str]) -> list[tuple[int, int]]:
 def _load(target: Path, paths: Sequence[str], stamps: Sequence[tuple[int, int]]) -> Shards | None:
     """What is remembered, or None if that is missing or not whole. The places come first, then a JSON text."""
     try:
-        with open(target, "rb") as file:
-            end = file.seek(-16, os.SEEK_END)
-            length, mark = int.from_bytes(file.read(8), "little"), file.read(8)
-            file.seek(end - length)
-            about = json.loads(file.read(length)) if mark == cache_file.MARK else {}
+        about = cache_file.read_end(target)
         number = sum(about["counts"])
-        if number * 16 + length != end or len(about["counts"]) != len(paths):
+        if number * 16 != about["start"] or len(about["counts"]) != len(paths):
             return None
         places = np.memmap(target, "<i8", "r", shape=(number, 2)) if number else np.zeros((0, 2), np.int64)
         noted = tuple(Noted(*each) for each in about["noted"])
@@ -223,8 +219,7 @@ def _build(target: Path, paths: Sequence[str], stamps: Sequence[tuple[int, int]]
                     if time.monotonic() - said > SAY_EVERY:
                         said = time.monotonic()
                         say(f"found the images in {shard + 1:,} of {len(paths):,} shards")
-                text = json.dumps({"counts": counts, "noted": noted, "left_out": left_out}).encode()
-                file.write(text + len(text).to_bytes(8, "little") + cache_file.MARK)
+                file.write(cache_file.end_of({"counts": counts, "noted": noted, "left_out": left_out}))
             shards = _load(part, paths, stamps)  # stays mapped under any name
             if shards is None:
                 raise OSError("it was changed by another program")

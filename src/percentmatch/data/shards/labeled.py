@@ -4,10 +4,10 @@ import json
 from collections.abc import Sequence
 from pathlib import Path
 
-from percentmatch.data.labels import Flags
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.pixels.decode import member_path
-from percentmatch.data.readers.table import Code, Table, labels_from, labels_of
+from percentmatch.data.readers.rows import LabelFile, encode, good_rows, labels_of, refuse
+from percentmatch.data.readers.table import Table, label_rows
 from percentmatch.data.shards.index import Noted, Shards
 from percentmatch.errors import UserError
 
@@ -25,33 +25,22 @@ def labeled_manifest(shards: Shards, place: str, classes: Sequence[str] | None =
         names = [f"{Path(shards.paths[each.shard]).name}/{each.name}" for each in shards.noted]
     sources = [f"{shards.paths[each.shard]}, {each.name}" for each in shards.noted]
     notes = [_checked(each, source) for each, source in zip(shards.noted, sources, strict=True)]
-    rows = [[name, labels, part, ""] for name, (labels, part, _, _) in zip(names, notes, strict=True)]
-    table = Table(Path(place), ["image", "labels", "part"], rows, sources, image=0, labels=1, part=2)
-    class_names, codes, parts = labels_of(table)
-    place_of = {name: column for column, name in enumerate(class_names)}
-    unknown, hard = ([{place_of[name] for name in note[at] if name in place_of} for note in notes] for at in (2, 3))
-    hard = [hard_ - unknown_ for hard_, unknown_ in zip(hard, unknown, strict=True)]
-    codes = [_without(*each) for each in zip(codes, unknown, strict=True)]
-    labels = labels_from(codes, len(class_names), Flags.listed(hard, len(class_names)))
+    lines = [[name, *note[:2], ""] for name, note in zip(names, notes, strict=True)]
+    table = Table(Path(place), ["image", "labels", "part"], lines, sources, image=0, labels=1, subset=2)
+    plain = list(good_rows(label_rows(table), refuse))
+    rows = [row._replace(unsure=note[2], difficult=note[3]) for row, note in zip(plain, notes, strict=True)]
+    shown = sorted({name for row in plain for name in row.labels or ()})
+    class_names, codes = encode(LabelFile(Path(place)), rows, shown, open_labels=True)
+    members = ((each, shards.paths[each.shard], shards.stamps[each.shard][1]) for each in shards.noted)
     manifest = Manifest(
-        paths=tuple(
-            member_path(shards.paths[each.shard], each.offset, each.length, shards.stamps[each.shard][1], each.name)
-            for each in shards.noted
-        ),
+        paths=tuple(member_path(path, each.offset, each.length, time, each.name) for each, path, time in members),
         ids=tuple(names),
-        **vars(labels),
-        parts=tuple(parts),
+        labels=labels_of(codes, len(class_names)),
+        parts=tuple(row.subset for row in rows),
         class_names=class_names,
         sources=tuple(sources),
     )
     return manifest.choose(classes) if classes else manifest
-
-
-def _without(code: Code, unknown: set[int]) -> Code:
-    """What a row says, but for the classes that are unknown."""
-    if code.unknown is None:
-        return code
-    return Code(tuple(c for c in code.shown if c not in unknown), tuple(unknown.union(code.unknown)))
 
 
 def _checked(noted: Noted, source: str) -> tuple[str, str, list[str], list[str]]:

@@ -9,8 +9,8 @@ from collections.abc import Generator
 from itertools import groupby
 from typing import Any
 
+from percentmatch.data.manifest import SUBSET_OF
 from percentmatch.data.readers.folder import IMAGE_SUFFIXES, is_image_name
-from percentmatch.data.readers.table import PART_OF
 from percentmatch.data.shards.tar import Damaged, Member, members
 
 MOST_NOTE = 1 << 20  # bytes of a member that says something about an image
@@ -79,7 +79,7 @@ def note_of(file: int, others: dict[str, Member], *, labels: bool) -> dict[str, 
 
 def part_of(note: dict[str, Any]) -> str | None:
     """The part that a note names, "" for none; None if it names what is no part."""
-    return PART_OF.get(str(note.get("part") or "").strip().lower())
+    return SUBSET_OF.get(str(note.get("part") or "").strip().lower())
 
 
 def _content(file: int, member: Member) -> bytes:
