@@ -95,6 +95,7 @@ def train(
         Log them to Weights & Biases, too. WANDB_MODE=offline keeps them here.
     """
     from percentmatch.console.tables import percent
+    from percentmatch.scoring.table import final_scores
     from percentmatch.training.loggers import TensorBoard, Wandb
     from percentmatch.training.loop import train
 
@@ -102,11 +103,9 @@ def train(
     metrics = train(replace(settings, options=_options(option)), out, resume=resume, followers=followers)
     if launched().rank > 0:
         return
-    for part in ("validation", "test"):
-        if part in metrics:
-            score = metrics[part]["ema"]
-            shown = [f"{name} {percent(score[name])}" for name in ("mAP", "AUC", "accuracy") if name in score]
-            print(f"{part:10}  {'  '.join(shown)}")
+    for subset, table in reversed(final_scores(metrics).items()):
+        shown = [f"{name} {percent(value)}" for name, value in table.headline().items()]
+        print(f"{subset:10}  {'  '.join(shown)}")
     print(f"run folder  {out}")
 
 

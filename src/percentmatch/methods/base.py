@@ -50,12 +50,6 @@ class Method(nn.Module, ABC):
         """Relabel the pool between two rounds; only methods with `round_steps` are asked to."""
 
 
-def scores_of(logits: Tensor, task: Task) -> Tensor:
-    """Probabilities in float32, without gradient: (n, c) -> (n, c)."""
-    logits = logits.detach().float()
-    return logits.softmax(dim=1) if task == "single-label" else logits.sigmoid()
-
-
 def pair_loss(task: Task, name: str) -> Loss:
     """The elementwise loss of a task: the named one, or cross-entropy with one label an image."""
     return LOSSES["ce" if task == "single-label" else name]

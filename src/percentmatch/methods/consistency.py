@@ -5,9 +5,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of
+from percentmatch.methods.base import Method, labeled_loss, pair_loss
 from percentmatch.methods.ramps import Ramp, full_weights, ramp_length
-from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
+from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task, scores_of
 
 ABSENT = -1e9  # a logit whose share of a softmax is 0
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from percentmatch.errors import UserError
 from percentmatch.labelers import select
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of
+from percentmatch.methods.base import Method, labeled_loss, pair_loss
 from percentmatch.methods.ramps import full_weights, linear_ramp, ramp_length
-from percentmatch.records import Batch, Facts, StepLoss, Task
+from percentmatch.records import Batch, Facts, StepLoss, Task, scores_of
 
 
 class PseudoLabel(Method):

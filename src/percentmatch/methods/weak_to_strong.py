@@ -8,9 +8,9 @@ from torch import nn
 from percentmatch.errors import UserError
 from percentmatch.labelers import Labeler
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of
+from percentmatch.methods.base import Method, labeled_loss, pair_loss
 from percentmatch.methods.mixing import labels_of
-from percentmatch.records import Batch, Scores, StepLoss, Task
+from percentmatch.records import Batch, Scores, StepLoss, Task, scores_of
 
 
 class WeakToStrong(Method):

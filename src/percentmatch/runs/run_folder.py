@@ -24,18 +24,20 @@ from percentmatch.errors import UserError
 from percentmatch.files import (
     MOST_YAML,
     cannot_write,
+    check_numbers,
     is_part,
     open_own,
     parse_yaml,
     read_json,
     read_plain,
+    read_sound,
     refuse_constant,
     sweep,
     write_atomic,
     write_json,
 )
 from percentmatch.runs.checkpoint import BAD_STATE, load_checkpoint
-from percentmatch.runs.finite import check_numbers, check_scores, read_sound
+from percentmatch.scoring.table import final_scores
 from percentmatch.settings.config import Config, flat
 
 PLACES = ("root", "labels", "images")  # of what a run is scored on
@@ -291,9 +293,8 @@ class RunFolder:
 
 def _check_metrics(metrics: dict[str, Any]) -> None:
     check_numbers(metrics, "step", "minutes", "seed")
-    for part in ("validation", "test"):
-        for weights in ("ema", "model") if part in metrics else ():
-            check_scores(metrics[part][weights])
+    for weights in ("ema", "model"):
+        final_scores(metrics, weights)
     if "calibration" in metrics:
         check_numbers(metrics["calibration"], "ece_before", "ece_after")
 

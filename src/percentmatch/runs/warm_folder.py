@@ -6,8 +6,7 @@ from typing import Any
 import yaml
 
 from percentmatch.errors import UserError
-from percentmatch.files import write_atomic
-from percentmatch.runs.finite import check_numbers, read_sound
+from percentmatch.files import check_numbers, read_sound, write_atomic
 from percentmatch.runs.run_folder import RunFolder, from_anywhere, read_yaml
 from percentmatch.settings.config import PretrainSettings
 

@@ -30,7 +30,6 @@ from percentmatch.distributed.shared_norm import share_norms
 from percentmatch.errors import Diverged, UserError, several
 from percentmatch.files import write_atomic, write_json
 from percentmatch.methods import build_method, options_of
-from percentmatch.methods.base import scores_of
 from percentmatch.models import (
     Card,
     Classifier,
@@ -42,12 +41,13 @@ from percentmatch.models import (
     quicken,
     spare_search,
 )
-from percentmatch.records import Facts, PseudoLabels
+from percentmatch.records import Facts, PseudoLabels, scores_of
 from percentmatch.runs.checkpoint import BAD_STATE, Saver
 from percentmatch.runs.run_folder import RunFolder, from_anywhere
 from percentmatch.scoring.calibration import decide
 from percentmatch.scoring.metrics import pseudo_label_quality
 from percentmatch.scoring.predictions import BATCH, evaluate, logits, probabilities
+from percentmatch.scoring.table import ScoreTable
 from percentmatch.settings.config import Config
 from percentmatch.training.graph import Replay
 from percentmatch.training.loader import Loader
@@ -267,15 +267,11 @@ class Run:
         """Score the averaged model on the validation images; returns mAP."""
         self.check_finite()
         result = self.score(self.ema.model, self.validation)
-        if self.num_classes > MANY:
-            kept = {
-                name: {key: row[key] for key in ("AP", "AUC", "positives")} for name, row in result["classes"].items()
-            }
-            result |= {"classes": kept}
-        self.write_row({"step": self.step, "kind": "validation", **result})
-        return result["mAP"]
+        row = result.to_dict(short=self.num_classes > MANY)
+        self.write_row({"step": self.step, "kind": "validation", **row})
+        return result.means["mAP"]
 
-    def score(self, model: nn.Module, images: Images) -> dict[str, Any]:
+    def score(self, model: nn.Module, images: Images) -> ScoreTable:
         with torch.compiler.set_stance("force_eager"):
             scores = probabilities(model, images.pixels, self.card, self.device)
         return evaluate(scores, images, self.config.task)
@@ -378,6 +374,7 @@ class Run:
         if is_main():
             write_atomic(self.folder.model, classifier_bytes(self.ema.model, card))
         parts = {"validation": self.validation, "test": self.test}
+        scored = {"ema": self.ema.model, "model": self.model}
         metrics = {
             "method": self.config.method,
             "seed": self.config.seed,
@@ -385,7 +382,7 @@ class Run:
             "step": self.step,
             "minutes": round((self.seconds + time.monotonic() - self.began) / 60, 2),
             **{
-                part: {"ema": self.score(self.ema.model, images), "model": self.score(self.model, images)}
+                part: {name: self.score(model, images).to_dict() for name, model in scored.items()}
                 for part, images in parts.items()
                 if len(images)
             },

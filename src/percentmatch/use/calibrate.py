@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from percentmatch.console.tables import cell, figures, first, percent, show
 from percentmatch.data.pixels.cache import Progress
-from percentmatch.errors import UserError
+from percentmatch.errors import UserError, several, visible
 from percentmatch.files import write_atomic, write_json
 from percentmatch.models import classifier_bytes
 from percentmatch.runs.run_folder import RunFolder
@@ -61,3 +62,26 @@ def recalibrate(
     if metrics is not None:
         write_json(folder.metrics, {**metrics, **summary})
     return summary
+
+
+def show_decisions(summary: dict[str, Any]) -> None:
+    """What `decide` found: the error of the probabilities, and the threshold of each class."""
+    errors, decisions = summary["calibration"], summary["decisions"]
+    before, after = errors["ece_before"], errors["ece_after"]
+    print(f"calibration error (ECE) {before:.4f} before, {after:.4f} after, on {errors['num_images']} images")
+    if "classes" not in decisions:
+        return
+    table = figures("class", "positives", "threshold", "precision", "recall", "F1")
+    for name, row in first(decisions["classes"]):
+        reached = (percent(row[key]) for key in ("precision", "recall", "F1"))
+        table.add_row(cell(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
+    show(table)
+    print(f"Thresholds for {'the best F1' if decisions['aim'] == 'F1' else decisions['aim']}")
+    notes = {
+        "missed": "Not reached, so the nearest is taken",
+        "few_positives": "Few positives, so thresholds and figures are what the probabilities expect",
+        "without_positives": "Without a positive, so the threshold is 0.5",
+    }
+    for key, note in notes.items():
+        if decisions[key]:
+            print(f"{note}: {visible(several(decisions[key]))}")

@@ -16,13 +16,12 @@ from percentmatch.data.pixels.load import print_to_stderr
 from percentmatch.errors import UserError, several, visible
 from percentmatch.methods import num_students, options_of
 from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
-from percentmatch.scoring.intervals import ENOUGH, bootstrap, interval, plain, resamples_of
+from percentmatch.scoring.intervals import ENOUGH, LEVEL, bootstrap, class_gains, mean_gain, plain, resamples_of
+from percentmatch.scoring.metrics import resampled_metrics
 from percentmatch.scoring.predictions import probabilities
 from percentmatch.settings.config import Config
 from percentmatch.training.loop import train
 from percentmatch.use.evaluate import open_run
-
-LEVEL = 0.95
 
 Part = Literal["test", "validation"]
 
@@ -108,10 +107,12 @@ def gains(
     its own spread, than the largest that chance makes of any class in 95% of the resamples.
     """
     resamples = resamples or resamples_of(len(class_names))
-    exact = [plain(each, targets, known) for each in (scores, others)]
-    drawn = [bootstrap(each, targets, known, resamples=resamples) for each in (scores, others)]
-    difference = drawn[0].ap - drawn[1].ap  # (r, c)
-    gain = (exact[0].ap - exact[1].ap)[0]  # (c,)
+    both = others, scores
+    exact = [plain(each, targets, known) for each in both]
+    drawn = [bootstrap(each, targets, known, resamples=resamples) for each in both]
+    difference = drawn[1].classes["AP"] - drawn[0].classes["AP"]  # (r, c)
+    theirs, mine = (each.classes["AP"][0] for each in exact)  # (c,)
+    gain = mine - theirs
     positives = (targets * known).sum(0, dtype=torch.long)
     enough = positives >= ENOUGH
     chance = difference - difference.nanmean(0)
@@ -119,8 +120,7 @@ def gains(
     largest = (chance / spread).abs().nan_to_num(0)[:, enough].amax(1) if enough.any() else torch.zeros(1).double()
     clear = enough & (gain.abs() > largest.quantile(LEVEL) * spread)
     words = {True: "better", False: "worse"}
-    ends = [each if some else None for each, some in zip(interval(difference, LEVEL), enough.tolist(), strict=True)]
-    columns = zip(exact[0].ap[0], exact[1].ap[0], gain, ends, strict=True)
+    columns = zip(mine, theirs, gain, class_gains(*drawn, "AP", positives), strict=True)
     classes = {
         name: {
             "positives": int(positives[column]),
@@ -129,12 +129,10 @@ def gains(
         }
         for column, (name, values) in enumerate(zip(class_names, columns, strict=True))
     }
-    all_four = (*exact, *drawn)
-    means = {"mAP": [each.mean_ap for each in all_four], "AUC": [each.mean_auc for each in all_four]}
-    overall = {
-        name: _row(first, second, first - second, interval((mine - theirs)[:, None], LEVEL)[0])
-        for name, ((first,), (second,), mine, theirs) in means.items()
-    }
+    overall = {}
+    for name, metric in resampled_metrics().items():
+        (theirs,), (mine,) = (each.mean(name) for each in exact)
+        overall[metric.mean] = _row(mine, theirs, mine - theirs, mean_gain(*drawn, name))
     return {**overall, "classes": classes}
 
 
@@ -177,8 +175,8 @@ def show_comparison(found: Mapping[str, Any]) -> None:
         clear = row["finding"] if row["finding"] in ("better", "worse") else ""
         table.add_row(cell(name), str(row["positives"]), *_cells(row), clear)
     table.add_section()
-    for name in ("mAP", "AUC"):
-        table.add_row(name, "", *_cells(found[name]), "")
+    for metric in resampled_metrics().values():
+        table.add_row(metric.mean_title, "", *_cells(found[metric.mean]), "")
     show(table)
     many = sum(row["interval"] is not None for row in found["classes"].values())
     print(

@@ -1,4 +1,4 @@
-"""Scores of a saved model: on a part of its run's split, or on other files."""
+"""Scores of a saved model: on the test or validation images of its run, or on other files."""
 
 import contextlib
 import os
@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 
+from percentmatch.console.tables import cell, figures, first, percent, show
 from percentmatch.data import Data, Images, load_data, load_images, read_labels
 from percentmatch.data.labels import check_single
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.load import print_to_stderr
 from percentmatch.distributed.device import pick_device
-from percentmatch.errors import UserError
+from percentmatch.errors import UserError, several, visible
 from percentmatch.models import Card, Classifier, load_classifier
 from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.metrics import CLASS_METRICS, OVERALL_METRICS
 from percentmatch.scoring.predictions import evaluate, probabilities
+from percentmatch.scoring.table import ScoreTable
 
 Opened = tuple[Classifier, Card, Images, torch.device]
 
@@ -29,7 +32,7 @@ def score_run(
     data: Data | None = None,
     moved: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> ScoreTable:
     """Score the model a run has saved on one part of its split.
 
     `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
@@ -77,7 +80,7 @@ def score_files(
     *,
     skip_bad: bool = False,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> ScoreTable:
     """Score the model a run has saved on other files: all rows of a file of labels with the model's classes."""
     model, card, loaded, place = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
     return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)
@@ -115,3 +118,23 @@ def _learnt_from(folder: RunFolder, paths: Sequence[Path]) -> int:
         learnt = {os.path.realpath(base / name) for name in split.labeled} if config.labels else set()
         return sum(os.path.realpath(path) in learnt for path in paths)
     return 0
+
+
+def show_scores(scores: ScoreTable) -> None:
+    """Every metric of every class, the means, and what is left out of them."""
+    table = figures("class", *(metric.title for metric in CLASS_METRICS.values()), "positives")
+    for name, row in first(scores.classes):
+        table.add_row(cell(name), *(percent(row.values[key]) for key in CLASS_METRICS), str(row.positives))
+    table.add_section()
+    table.add_row("mean", *(percent(scores.means[metric.mean]) for metric in CLASS_METRICS.values()), "")
+    show(table)
+    for name, value in scores.overall.items():
+        print(f"{OVERALL_METRICS[name].title.capitalize()} {percent(value)}")
+    if hard := scores.difficult_as_positive:
+        shown = "  ".join(f"{each.mean_title} {percent(hard[each.mean])}" for each in CLASS_METRICS.values())
+        print(f"With difficult pairs counted as positive: {shown}")
+    for name, metric in CLASS_METRICS.items():
+        if metric.needs and (left_out := scores.left_out(name)):
+            print(f"Left out of the mean for want of {metric.needs}: {visible(several(left_out))}")
+    if scores.num_pairs_ignored:
+        print(f"{scores.num_pairs_ignored} pairs of image and class were ignored (label unknown or difficult)")

@@ -16,12 +16,14 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor
 from torch.nn import functional as F
 
+from percentmatch.console.tables import percent
 from percentmatch.errors import UserError
 from percentmatch.files import beside, cannot_write, write_atomic, write_json
 from percentmatch.models import Card, Classifier, build_classifier, classifier_bytes, read_card
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import probabilities_of, thresholds_of
 from percentmatch.scoring.predictions import logits
+from percentmatch.scoring.table import final_scores
 from percentmatch.use.predict import Predictor
 
 TOLERANCE = 1e-4  # between the probabilities of onnxruntime and torch
@@ -196,9 +198,9 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
         rows = [f"| {cell(name)} | {t:.4f} |" for name, t in zip(card.class_names, thresholds, strict=True)]
         classes = ["| class | threshold |", "|---|---|", *rows]
     scores = [
-        f"- {part} mAP {100 * metrics[part]['ema']['mAP']:.2f} on {metrics[part]['ema']['num_images']} images"
-        for part in ("validation", "test")
-        if part in metrics and metrics[part]["ema"]["mAP"] is not None
+        f"- {subset} mAP {percent(table.means['mAP'])} on {table.num_images} images"
+        for subset, table in reversed(final_scores(metrics).items())
+        if table.means["mAP"] is not None
     ]
     errors = metrics.get("calibration")
     if errors and decisions:

@@ -25,6 +25,7 @@ from percentmatch.models import Card, Classifier, load_classifier
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import probabilities_of
 from percentmatch.scoring.predictions import BATCH, logits
+from percentmatch.scoring.table import final_scores
 from percentmatch.settings.config import Config
 
 CANDIDATES = 3  # for each image asked for, among which those are chosen that differ
@@ -88,13 +89,15 @@ def suggest(
     if probabilities.isnan().any():
         raise UserError(f"the model in '{run}' gives probabilities that are not a number (NaN): training has diverged")
     positives = pool.labels.targets.select(labeled).in_columns().float()  # (c,)
-    scores: dict[str, Any] = metrics["validation"]["ema"] if "validation" in metrics else {"AUC": None, "classes": {}}
-    if scores["AUC"] is not None and scores["AUC"] < WEAK_RUN:
+    scores = final_scores(metrics).get("validation")
+    auc = scores.means["AUC"] if scores else None
+    if auc is not None and auc < WEAK_RUN:
         say(
-            f"this run still ranks poorly (validation AUC {percent(scores['AUC'])}), so its list may be worse than a "
+            f"this run still ranks poorly (validation AUC {percent(auc)}), so its list may be worse than a "
             "random one; begin from pretrained weights, or label some at random first"
         )
-    aps = [scores["classes"][name]["AP"] if name in scores["classes"] else None for name in card.class_names]
+    known = scores.classes if scores else {}
+    aps = [known[name].values["AP"] if name in known else None for name in card.class_names]
     weak = torch.tensor([1 - (ap or 0.0) for ap in aps]).clamp(min=LEAST_WEAKNESS)  # (c,)
 
     number = min(number, len(rows))
