@@ -124,15 +124,19 @@ def score(
     width = max(1, min(metrics.CHUNK, metrics.AT_ONCE // max(len(targets), 1)))
     chunks = zip(*(table.split(width, dim=1) for table in (scores, targets, known)), strict=True)
     rows = [row for scored, truth, sure in chunks for row in _score_classes(scored, truth == 1, sure)]
-    there = {name: [row.values[name] for row in rows if row.values[name] is not None] for name in CLASS_METRICS}
     asked = {name: each for name, each in OVERALL_METRICS.items() if task and each.task in (None, task)}
     return ScoreTable(
-        means={CLASS_METRICS[name].mean: sum(each) / len(each) if each else None for name, each in there.items()},
+        means={each.mean: _mean([row.values[name] for row in rows]) for name, each in CLASS_METRICS.items()},
         num_images=len(targets),
         num_pairs_ignored=int((~known).sum()),
         classes=dict(zip(class_names, rows, strict=True)),
         overall={name: each.function(probabilities, targets, known) for name, each in asked.items()},
     )
+
+
+def _mean(values: list[Number]) -> Number:
+    there = [value for value in values if value is not None]
+    return sum(there) / len(there) if there else None
 
 
 def _score_classes(scores: Tensor, positive: Tensor, known: Tensor) -> Iterator[ClassScores]:
