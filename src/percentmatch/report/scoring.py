@@ -7,11 +7,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from percentmatch.data import Data, Images, Split, load_data
+from percentmatch.data import Data, Images, Split
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
-from percentmatch.models import Card, Decisions, load_classifier
+from percentmatch.models import Card, Decisions
 from percentmatch.report.collect import RunRecord
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import decisions_of, probabilities_of, thresholds_of
@@ -19,6 +19,7 @@ from percentmatch.scoring.intervals import Ends, Resampled, bootstrap, mean_inte
 from percentmatch.scoring.predictions import logits, probabilities
 from percentmatch.scoring.reliability import Reliability, reliability
 from percentmatch.scoring.thresholds import decision_thresholds
+from percentmatch.use.evaluate import open_trained
 
 MOST_POOL_IMAGES = 4000
 POOL_BINS = 50
@@ -99,12 +100,9 @@ def score_own_images(
     if run.split is None:
         raise UserError(f"'{run.path}' has no split.json, which says which images it used")
     chosen = pick_device(device)
-    model, card = load_classifier(RunFolder(run.path).model, chosen)
+    model, card, data = open_trained(RunFolder(run.path), chosen, data=data, moved=moved, progress=progress)
     if run.class_names and card.class_names != run.class_names:
-        raise UserError(f"the model in '{run.path}' has other classes than the run's log")
-    data = data or load_data(RunFolder(run.path).read_moved(moved or {}), progress=progress)
-    if data.pool.class_names != card.class_names:
-        raise UserError(f"the data has other classes than the model in '{run.path}'")
+        raise UserError(f"the model in '{run.path}' has other classes than the run's log; restore the run folder")
     images = {"test": data.test.part(run.split.test), "validation": data.pool.part(run.split.validation)}
     images = {name: each for name, each in images.items() if len(each)}
     found = {name: logits(model, each.pixels, card, chosen) for name, each in images.items()}

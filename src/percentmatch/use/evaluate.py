@@ -54,22 +54,35 @@ def open_run(
     if part not in ("test", "validation"):
         raise UserError(f"no part is called {part!r}; choose test or validation")
     folder, place = RunFolder(Path(path)), pick_device(device)
-    config = folder.read_config() if data else folder.read_moved(moved or {})
-    model, card = load_classifier(folder.model, place)
-    data = data or load_data(config, progress=progress)
-    if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
-        raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs")
-    if card.class_names != data.pool.class_names:
-        odd = sorted({*card.class_names} ^ {*data.pool.class_names}) or ["their order"]
-        raise UserError(
-            f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
-            "score other files by --labels"
-        )
+    model, card, data = open_trained(folder, place, data=data, moved=moved, progress=progress)
     ids = getattr(folder.read_split(), part)
     if not ids:
         other = "validation" if part == "test" else "test"
         raise UserError(f"the run in '{path}' has no {part} images; try --part {other}, or --labels with other files")
     return model, card, (data.test if part == "test" else data.pool).part(ids), place
+
+
+def open_trained(
+    folder: RunFolder,
+    device: torch.device,
+    *,
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Classifier, Card, Data]:
+    """The model of a run, and the run's data with the same classes; of `data` and `moved` see `score_run`."""
+    config = folder.read_config() if data else folder.read_moved(moved or {})
+    model, card = load_classifier(folder.model, device)
+    data = data or load_data(config, progress=progress)
+    if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
+        raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs; restore the run folder")
+    if card.class_names != data.pool.class_names:
+        odd = sorted({*card.class_names} ^ {*data.pool.class_names}) or ["their order"]
+        raise UserError(
+            f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
+            "score other files by evaluate --labels"
+        )
+    return model, card, data
 
 
 def score_files(

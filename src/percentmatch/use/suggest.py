@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from percentmatch.console.tables import cell, figures, first, percent, show
-from percentmatch.data import Data, Images, load_data, read_manifest
+from percentmatch.data import Data, Images, read_manifest
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.load import print_to_stderr
 from percentmatch.data.readers.detect import only_file
@@ -21,12 +21,13 @@ from percentmatch.data.readers.table import NOTHING_KNOWN, NOWHERE, Table, guard
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.files import replacing_named
-from percentmatch.models import Card, Classifier, load_classifier
+from percentmatch.models import Card, Classifier
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import probabilities_of
 from percentmatch.scoring.predictions import BATCH, logits
 from percentmatch.scoring.table import final_scores
 from percentmatch.settings.config import Config
+from percentmatch.use.evaluate import open_trained
 
 CANDIDATES = 3  # for each image asked for, among which those are chosen that differ
 LEAST_WEAKNESS = 0.05  # of a class with a perfect AP
@@ -69,11 +70,8 @@ def suggest(
     unlabeled = folder.read_config().unlabeled
     if not data and unlabeled and not config.unlabeled:
         raise UserError(f"the run's unlabeled images, {unlabeled}, are not there; put them back")
-    model, card = load_classifier(folder.model, place)
-    loaded = data or load_data(config, progress=decoding)
+    model, card, loaded = open_trained(folder, place, data=data, moved=moved, progress=decoding)
     pool = loaded.pool
-    if pool.class_names != card.class_names:
-        raise UserError(f"the data has other classes than the model in '{run}'; put the labels back")
     left = _still_unlabeled(pool, split.unlabeled, drawn=bool(data or config.labeled or config.split_file))
     if not left:
         raise UserError(f"every unlabeled image of the run in '{run}' has labels by now, or is gone; train a new run")
