@@ -137,14 +137,14 @@ def show_scores(scores: ScoreTable) -> None:
     """Every metric of every class, the means, and what is left out of them."""
     table = figures("class", *(metric.title for metric in CLASS_METRICS.values()), "positives")
     for name, row in first(scores.classes):
-        table.add_row(cell(name), *(percent(row.values[key]) for key in CLASS_METRICS), str(row.positives))
+        table.add_row(cell(name), *(percent(row.values.get(key)) for key in CLASS_METRICS), str(row.positives))
     table.add_section()
-    table.add_row("mean", *(percent(scores.means[metric.mean]) for metric in CLASS_METRICS.values()), "")
+    table.add_row("mean", *(percent(scores.means.get(metric.mean)) for metric in CLASS_METRICS.values()), "")
     show(table)
     for name, value in scores.overall.items():
         print(f"{OVERALL_METRICS[name].title.capitalize()} {percent(value)}")
     if hard := scores.difficult_as_positive:
-        shown = "  ".join(f"{each.mean_title} {percent(hard[each.mean])}" for each in CLASS_METRICS.values())
+        shown = "  ".join(f"{each.mean_title} {percent(hard.get(each.mean))}" for each in CLASS_METRICS.values())
         print(f"With difficult pairs counted as positive: {shown}")
     for name, metric in CLASS_METRICS.items():
         if metric.needs and (left_out := scores.left_out(name)):
