@@ -17,6 +17,11 @@ def percent(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.2f}"
 
 
+def points(difference: float) -> str:
+    """A difference of fractions in points, without a minus before a zero."""
+    return f"{round(100 * difference, 1) + 0.0:+.1f}"
+
+
 def cell(name: str) -> str:
     """The name of a class or file in a table: no part of it is read as markup, or steers the terminal."""
     return escape(visible(name))

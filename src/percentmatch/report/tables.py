@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from percentmatch.console.tables import points
 from percentmatch.report.markup import Html, tag
 from percentmatch.scoring.intervals import Ends
 
@@ -35,8 +36,7 @@ def span(ends: Ends | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """A difference of fractions in points, without a minus before a zero."""
-    return MISSING if value is None or value != value else f"{round(100 * value, 1) + 0.0:+.1f}"
+    return MISSING if value is None or value != value else points(value)
 
 
 def table(

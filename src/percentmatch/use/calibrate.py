@@ -35,12 +35,12 @@ def recalibrate(
     if (folder.path / "config.json").exists() and not folder.config.exists():
         raise UserError(f"'{run}' is an exported model; calibrate the run it comes from, then export that again")
     if labels:
-        model, card, loaded, place = open_files(run, labels, images, device, progress=progress)
+        model, card, loaded, chosen_device = open_files(run, labels, images, device, progress=progress)
     else:
         if folder.split.exists() and not folder.read_split().validation:
             raise UserError(f"the run in '{run}' has no validation images; give labeled ones by --labels")
-        model, card, loaded, place = open_run(run, "validation", device, moved=moved, progress=progress)
-    found = logits(model, loaded.pixels, card, place)
+        model, card, loaded, chosen_device = open_run(run, "validation", device, moved=moved, progress=progress)
+    found = logits(model, loaded.pixels, card, chosen_device)
     if not found.isfinite().all():
         raise UserError(f"the model in '{run}' gives scores that are not finite numbers: training has diverged")
     decided = decide(
@@ -53,7 +53,7 @@ def recalibrate(
     )
     if decided is None:
         raise UserError(
-            f"{labels or 'the validation part'} has no label that is 1, or none that is 0; calibrate with other files "
+            f"no label is 1, or none is 0, in {labels or 'the validation images'}; calibrate with other files "
             "by --labels"
         )
     decisions, summary = decided

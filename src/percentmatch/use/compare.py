@@ -9,7 +9,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from percentmatch.console.tables import cell, figures, first, show
+from percentmatch.console.tables import cell, figures, first, points, show
 from percentmatch.data import Data
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.load import print_to_stderr
@@ -66,7 +66,7 @@ def compare(
     images, others = opened[0][2], opened[1][2]
     if images.class_names != others.class_names:
         raise UserError(f"'{run}' and '{twin.path}' differ in their classes; compare runs with the same classes")
-    scores = [probabilities(model, loaded.pixels, card, place) for model, card, loaded, place in opened]
+    scores = [probabilities(model, loaded.pixels, card, chosen_device) for model, card, loaded, chosen_device in opened]
     if any(each.isnan().any() for each in scores):
         raise UserError("a model gives probabilities that are not a number (NaN): training has diverged")
     rows = others.rows(images.ids)
@@ -159,7 +159,7 @@ def verdict(found: Mapping[str, Any], names: tuple[str, str] | None) -> str:
     }
     few = f"; too few positives to tell: {classes['too few']}" if classes["too few"] != "none" else ""
     return (
-        f"{words}: mAP {_points(gain)} (95% interval {_points(low)} to {_points(high)}); clearly better: "
+        f"{words}: mAP {points(gain)} (95% interval {points(low)} to {points(high)}); clearly better: "
         f"{classes['better']}; clearly worse: {classes['worse']}{few}."
     )
 
@@ -190,12 +190,8 @@ def show_comparison(found: Mapping[str, Any]) -> None:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     values = ["n/a" if row[key] is None else f"{100 * row[key]:.1f}" for key in ("run", "other")]
     ends = row["interval"]
-    gain = "n/a" if row["gain"] is None else _points(row["gain"])
-    return [*values, gain, f"{_points(ends[0])} to {_points(ends[1])}" if ends else "n/a"]
-
-
-def _points(value: float) -> str:
-    return f"{round(100 * value, 1) + 0.0:+.1f}"  # + 0.0: no minus before a zero
+    gain = "n/a" if row["gain"] is None else points(row["gain"])
+    return [*values, gain, f"{points(ends[0])} to {points(ends[1])}" if ends else "n/a"]
 
 
 def _finished(path: Path) -> RunFolder:

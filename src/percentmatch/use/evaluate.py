@@ -37,8 +37,8 @@ def score_run(
 
     `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
     """
-    model, card, images, place = open_run(path, part, device, data=data, moved=moved, progress=progress)
-    return evaluate(probabilities(model, images.pixels, card, place), images, card.task)
+    model, card, images, chosen_device = open_run(path, part, device, data=data, moved=moved, progress=progress)
+    return evaluate(probabilities(model, images.pixels, card, chosen_device), images, card.task)
 
 
 def open_run(
@@ -53,13 +53,13 @@ def open_run(
     """What `score_run` scores: model, card, images and device."""
     if part not in ("test", "validation"):
         raise UserError(f"no part is called {part!r}; choose test or validation")
-    folder, place = RunFolder(Path(path)), pick_device(device)
-    model, card, data = open_trained(folder, place, data=data, moved=moved, progress=progress)
+    folder, chosen_device = RunFolder(Path(path)), pick_device(device)
+    model, card, data = open_trained(folder, chosen_device, data=data, moved=moved, progress=progress)
     ids = getattr(folder.read_split(), part)
     if not ids:
         other = "validation" if part == "test" else "test"
         raise UserError(f"the run in '{path}' has no {part} images; try --part {other}, or --labels with other files")
-    return model, card, (data.test if part == "test" else data.pool).part(ids), place
+    return model, card, (data.test if part == "test" else data.pool).part(ids), chosen_device
 
 
 def open_trained(
@@ -95,8 +95,8 @@ def score_files(
     progress: Progress | None = None,
 ) -> ScoreTable:
     """Score the model a run has saved on other files: all rows of a file of labels with the model's classes."""
-    model, card, loaded, place = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
-    return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)
+    model, card, loaded, chosen_device = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
+    return evaluate(probabilities(model, loaded.pixels, card, chosen_device), loaded, card.task)
 
 
 def open_files(
@@ -109,15 +109,15 @@ def open_files(
     progress: Progress | None = None,
 ) -> Opened:
     """What `score_files` scores: model, card, images and device."""
-    place, folder = pick_device(device), RunFolder(Path(path))
-    model, card = load_classifier(folder.model if folder.path.is_dir() else folder.path, place)
+    chosen_device, folder = pick_device(device), RunFolder(Path(path))
+    model, card = load_classifier(folder.model if folder.path.is_dir() else folder.path, chosen_device)
     manifest = read_labels(labels, images, classes=card.class_names)
     if card.task == "single-label":
         check_single(manifest.labels, manifest.ids, manifest.sources)
     if learnt := _learnt_from(folder, manifest.paths):
         print_to_stderr(f"{learnt:,} of these {len(manifest):,} images are among those that the model has learnt from")
     loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
-    return model, card, loaded, place
+    return model, card, loaded, chosen_device
 
 
 def _learnt_from(folder: RunFolder, paths: Sequence[Path]) -> int:

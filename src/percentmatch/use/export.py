@@ -8,6 +8,7 @@ import re
 import shutil
 import warnings
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -206,45 +207,17 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
     if errors and decisions:
         scores.append(f"- calibration error (ECE) {errors['ece_before']:.4f} raw, {errors['ece_after']:.4f} calibrated")
     best = "the most probable class is decided for"
-    chosen = best if thresholds is None else "a class is decided for from its threshold on"
-    kept = "its central square" if card.frame == "center" else "all of it"
-    return "\n".join(
-        [
-            "---",
-            "library_name: percentmatch",
-            "pipeline_tag: image-classification",
-            f"tags: [image-classification, {card.task}, semi-supervised, model_hub_mixin]",
-            "---",
-            "",
-            f"# {cell(card.backbone)}, {len(card.class_names)} classes",
-            "",
-            f"A {card.task} image classifier trained with PercentMatch {card.version}: {cell(card.backbone)} with a "
-            f"{card.head} head.",
-            "",
-            "```python",
-            "from percentmatch import Predictor",
-            "",
-            'predictor = Predictor("this-folder")',
-            'predictor.predict_proba(["photo.jpg"])  # (images, classes)',
-            "```",
-            "",
-            f"Probabilities are {'calibrated on labeled images' if decisions else 'the own ones of the network'}; "
-            f"{chosen}.",
-            *(["", "## Scores", "", *scores] if scores else []),
-            "",
-            "## Classes",
-            "",
-            *classes,
-            "",
-            "## Preprocessing",
-            "",
-            f"Turn the image as its EXIF data says; RGB, transparency on white; resize {kept} to "
-            f"{card.decode_size} x {card.decode_size} pixels (Pillow, bilinear), then to {card.image_size} x "
-            f"{card.image_size} (torch, bilinear, antialiased, rounded); divide by 255, subtract the mean {card.mean} "
-            f"and divide by {card.std}.",
-            "",
-            "`percentmatch.use.export.ImageClassifier.from_pretrained` is the network with all but the first resizing: "
-            f"uint8 (n, {card.decode_size}, {card.decode_size}, 3) in, probabilities out.",
-            "",
-        ]
+    return (
+        (files("percentmatch.use") / "model_card.md")
+        .read_text(encoding="utf-8")
+        .format(
+            card=card,
+            backbone=cell(card.backbone),
+            number=len(card.class_names),
+            whose="calibrated on labeled images" if decisions else "the own ones of the network",
+            chosen=best if thresholds is None else "a class is decided for from its threshold on",
+            scores="\n".join(["", "## Scores", "", *scores, ""]) if scores else "",
+            classes="\n".join(classes),
+            kept="its central square" if card.frame == "center" else "all of it",
+        )
     )

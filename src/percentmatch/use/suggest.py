@@ -55,7 +55,7 @@ def suggest(
         raise UserError(f"--number must be at least 1, not {number}")
     if out.exists():
         raise UserError(f"--out {out} is there already; name a new file, or move it away")
-    folder, place = RunFolder(Path(run)), pick_device(device)
+    folder, chosen_device = RunFolder(Path(run)), pick_device(device)
     config = folder.read_config() if data else folder.read_moved(moved or {})
     if not folder.metrics.exists():
         raise UserError(f"the run in '{run}' has not finished; continue it by train --out {run} --resume")
@@ -70,7 +70,7 @@ def suggest(
     unlabeled = folder.read_config().unlabeled
     if not data and unlabeled and not config.unlabeled:
         raise UserError(f"the run's unlabeled images, {unlabeled}, are not there; put them back")
-    model, card, loaded = open_trained(folder, place, data=data, moved=moved, progress=decoding)
+    model, card, loaded = open_trained(folder, chosen_device, data=data, moved=moved, progress=decoding)
     pool = loaded.pool
     left = _still_unlabeled(pool, split.unlabeled, drawn=bool(data or config.labeled or config.split_file))
     if not left:
@@ -80,7 +80,7 @@ def suggest(
     rows, labeled = pool.rows(left), pool.rows(split.labeled)
     found = []
     for done, part in enumerate(rows.split(BATCH)):
-        found.append(logits(model, pool.pixels[part], card, place))
+        found.append(logits(model, pool.pixels[part], card, chosen_device))
         if progress:
             progress(min((done + 1) * BATCH, len(rows)), len(rows))
     probabilities = probabilities_of(torch.cat(found), card).float()  # (n, c)
@@ -100,8 +100,8 @@ def suggest(
 
     number = min(number, len(rows))
     likely = pick(probabilities, positives, weak, CANDIDATES * number)
-    vectors = embed(model, pool.pixels, rows[likely], card, place)
-    near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, place)).amin(1)
+    vectors = embed(model, pool.pixels, rows[likely], card, chosen_device)
+    near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, chosen_device)).amin(1)
     chosen = likely[pick(probabilities[likely], positives, weak, number, vectors=vectors, near=near)]
     ids = [left[row] for row in chosen.tolist()]
     _write(out, ids, None if data or config.data in ("scenes", "shards") else config)
@@ -187,17 +187,17 @@ def _write(out: Path, ids: list[str], config: Config | None) -> None:
 
 def _own_table(config: Config) -> Table | None:
     """The user's CSV file of labels; nothing if the labels come in another format."""
-    place = Path(config.labels)
+    path = Path(config.labels)
     if not config.labels:
         return None
-    if place.is_dir():
-        metadata = metadata_files(place)
+    if path.is_dir():
+        metadata = metadata_files(path)
         if any(metadata.values()):  # of parts, each in its folder
             return None
-        place = next(iter(metadata), None) or place / only_file(place)
-    if place.suffix.lower() in (".jsonl", ".ndjson") or read_utf8(place).lstrip()[:1] in ("", "[", "{"):
+        path = next(iter(metadata), None) or path / only_file(path)
+    if path.suffix.lower() in (".jsonl", ".ndjson") or read_utf8(path).lstrip()[:1] in ("", "[", "{"):
         return None
-    table = open_table(place)
+    table = open_table(path)
     return None if is_export(table) else table
 
 
