@@ -21,18 +21,27 @@ SECTIONS: dict[str, tuple[str, ...]] = {  # what is imported from its module
         "use.evaluate.score_run",
         "use.evaluate.score_files",
         "use.export.ImageClassifier",
-        "scoring.metrics.score",
+        "scoring.table.score",
+        "scoring.table.ScoreTable",
+        "scoring.metrics.ClassMetric",
+        "scoring.metrics.OverallMetric",
+        "scoring.metrics.Ranking",
     ),
     "Data": (
         "data.source.Data",
         "data.pixels.images.Images",
         "data.labels.Labels",
         "data.labels.Flags",
+        "data.source.open_data",
         "data.source.load_data",
         "data.manifest.Manifest",
         "data.manifest.join",
         "data.pixels.load.load_images",
         "data.readers.detect.read_labels",
+        "data.readers.detect.Reader",
+        "data.readers.rows.LabelFile",
+        "data.readers.rows.Row",
+        "data.readers.rows.each_row",
         "data.readers.table.read_table",
         "data.readers.voc.read_voc",
         "data.readers.coco.read_coco",
@@ -156,7 +165,11 @@ def argument(given: ast.arg, default: ast.expr | None) -> str:
 def built(cls: type) -> list[str]:
     """How an object is made, if a class of this package says so and it is not by its fields alone."""
     makers = [vars(each)["__init__"] for each in cls.__mro__ if "__init__" in vars(each)]
-    ours = makers[0].__module__.startswith("percentmatch") and not issubclass(cls, Exception)
+    ours = (
+        inspect.isfunction(makers[0])
+        and makers[0].__module__.startswith("percentmatch")
+        and not issubclass(cls, Exception)
+    )
     return ["", signature(definition(makers[0]), cls.__name__)] if ours and not is_dataclass(cls) else []
 
 

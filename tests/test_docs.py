@@ -19,7 +19,14 @@ from percentmatch.data.readers import detect
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
 from percentmatch.models import HEADS, MLDecoder, load_classifier
+from percentmatch.report import write_report
+from percentmatch.scoring import metrics
+from percentmatch.scoring.table import ScoreTable, score
+from percentmatch.settings.config import Config
 from percentmatch.settings.presets import PRESETS
+from percentmatch.training.start import train
+from percentmatch.use.compare import compare, show_comparison
+from percentmatch.use.evaluate import score_run, show_scores
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))
@@ -173,6 +180,49 @@ def test_the_format_in_add_a_format_is_short_and_is_read_and_checked(
     found = {finding["check"]: finding["items"][0]["text"] for finding in names["found"]["findings"]}
     assert found["bad row"] == "animals.lst, line 6: there is no colon; write the image, a colon and its classes"
     assert found["missing image"] == "animals.lst, line 5: 9.png"
+
+
+def test_the_metrics_in_add_a_metric_are_in_everything_that_shows_scores(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of a run that was trained before, which has no values of them, and of one that is trained with them.
+
+    Ranked + - + -, as 0.9 0.8 0.7 0.6: the third threshold takes in both positives and one negative, 2 x 2 / (3 + 2)
+    is the best F1, 0.8. All scores are above 0.5, so exactly the images with label 1 are right: 1/2.
+    """
+    config = Config.from_dict(SMALL | {"eval_every": 2, "method": "supervised"})
+    train(config, tmp_path / "before")
+    for rows, name in ((metrics.CLASS_METRICS, "F1"), (metrics.OVERALL_METRICS, "exact_match")):
+        monkeypatch.setitem(rows, name, next(iter(rows.values())))  # the row is gone after the test
+    blocks = re.findall(r"```python\n(.*?)```", (ROOT / "docs/add-a-metric.md").read_text(), re.DOTALL)
+    assert len(blocks) == 2
+    names: dict = {}
+    for block in blocks:
+        exec(block, names)
+    scores, targets = torch.tensor([[0.9], [0.8], [0.7], [0.6]]), torch.tensor([[1], [0], [1], [0]])
+    found = score(scores, targets, None, ["cat"], task="multi-label")
+    assert found.classes["cat"].values["F1"] == found.means["mF1"] == pytest.approx(0.8)
+    assert found.overall == {"exact_match": 0.5}
+    written = train(config, tmp_path / "after")["test"]["ema"]
+    assert written["mF1"] > 0
+    assert all("F1" in row for row in written["classes"].values())
+    assert ScoreTable.from_dict(written).to_dict() == written
+    log = [json.loads(line) for line in (tmp_path / "after/log.jsonl").read_text().splitlines()]
+    assert [row["mF1"] > 0 and "exact_match" in row for row in log if row["kind"] == "validation"] == [True, True]
+    capsys.readouterr()
+    show_scores(score_run(tmp_path / "after"))
+    printed = capsys.readouterr().out
+    assert "best F1" in printed
+    assert f"Exact match {100 * written['exact_match']:.2f}" in printed
+    for runs in (["after"], ["before", "after"]):
+        write_report([tmp_path / run for run in runs], tmp_path / "page.html", device="cpu")
+        page = (tmp_path / "page.html").read_text()
+        assert all(words in page for words in ("95% interval of best F1", "mean best F1", "test exact match"))
+    assert "gain in mean best F1" in page
+    gained = compare(tmp_path / "before", tmp_path / "after", device="cpu")
+    assert gained["mF1"]["gain"] == 0
+    show_comparison(gained)
+    assert "mean best F1" in capsys.readouterr().out
 
 
 def option_rows(name: str) -> dict[str, str]:

@@ -58,7 +58,7 @@ def test_the_names_in_a_test_are_there(file: Path) -> None:
 def test_a_name_that_moved_is_found() -> None:
     source = """
 from percentmatch.training import run as module
-from percentmatch.training.loop import train, gone
+from percentmatch.training.loop import update, gone
 def test():
     from percentmatch.models.kernels.quick import away
     monkeypatch.setattr("percentmatch.training.run.quicken2", None)

@@ -12,7 +12,7 @@ import secrets
 import stat
 import time
 import zipfile
-from collections.abc import Generator
+from collections.abc import Callable, Generator, Mapping
 from pathlib import Path
 from typing import IO, Any
 
@@ -27,6 +27,8 @@ BAD_YAML = (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeE
 LONGEST_NUMBER = 40  # letters; YAML reads 1:1:1:... as one number, the slower the longer
 PART = re.compile(r"\..+\.(\d+)\.[0-9a-f]{8}\.part", re.DOTALL)  # a name from `beside`, with its process
 LEFT_BEHIND = 600  # seconds without a write, after which a file of a process that is gone is removed
+DAMAGE = (KeyError, TypeError, ValueError, AttributeError)  # what a look at the values of a damaged file raises
+MOST = 1e300  # beyond any number that a run writes
 
 
 def check_plain(path: str | Path, most: int | None = MOST_BYTES) -> int:
@@ -220,3 +222,30 @@ def replacing_named(path: Path) -> Generator[IO[str]]:
             os.replace(part, real)
     except OSError as error:
         raise cannot_write(path, error) from error
+
+
+def read_sound(path: Path, check: Callable[[dict[str, Any]], object]) -> dict[str, Any]:
+    """A JSON file in which `check` finds what it looks for."""
+    values = read_json(path)
+    try:
+        check(values)
+    except DAMAGE as error:
+        raise UserError(f"'{path}' is damaged ({type(error).__name__}: {error}); restore the file") from None
+    return values
+
+
+def check_numbers(row: Mapping[str, Any], *names: str) -> None:
+    """Raise one of DAMAGE where a name is missing or no number."""
+    for name in names:
+        check_number(row[name])
+        if row[name] is None:
+            raise ValueError(f"{name} is null")
+
+
+def check_number(value: object) -> None:
+    if value is None:
+        return
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{value!r:.40} is no number")
+    if not abs(value) < MOST:
+        raise ValueError(f"{value!r:.40} is no finite number")

@@ -44,6 +44,12 @@ def check_task(task: Task) -> Task:
     return task
 
 
+def scores_of(logits: Tensor, task: Task) -> Tensor:
+    """Probabilities in float32, without gradient: (n, c) -> (n, c)."""
+    logits = logits.detach().float()
+    return logits.softmax(dim=1) if task == "single-label" else logits.sigmoid()
+
+
 @dataclass(frozen=True)
 class Scores:
     """What a labeler sees: probabilities on the weak views, the step, and what some labelers need besides."""

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn.metrics import average_precision_score, roc_auc_score
 
-from percentmatch.scoring.metrics import score
+from percentmatch.scoring.table import score
 
 TOLERANCE = 1e-6
 
@@ -18,7 +18,7 @@ TOLERANCE = 1e-6
 def compare(probabilities: torch.Tensor, targets: torch.Tensor, known: torch.Tensor | None = None) -> None:
     """Every class equals scikit-learn on its known pairs, and the means are the means."""
     names = [f"class {k}" for k in range(targets.shape[1])]
-    result = score(probabilities, targets, known, names)
+    result = score(probabilities, targets, known, names).to_dict()
     aps, aucs = [], []
     for k, name in enumerate(names):
         rows = torch.ones(len(targets), dtype=torch.bool) if known is None else known[:, k].bool()
@@ -88,6 +88,7 @@ def test_the_size_of_coco() -> None:
     start = time.process_time()
     result = score(probabilities, targets, None, names)
     assert time.process_time() - start < 8
+    result = result.to_dict()
     for k in (0, 20, 50, 79):
         y, p = targets[:, k].numpy(), probabilities[:, k].numpy()
         assert result["classes"][str(k)]["AP"] == pytest.approx(average_precision_score(y, p), abs=TOLERANCE)

@@ -18,7 +18,7 @@ from percentmatch.data.labels import Labels
 from percentmatch.models import Card, Decisions, classifier_bytes, load_classifier
 from percentmatch.report import write_report
 from percentmatch.report.collect import read_run
-from percentmatch.report.scoring import _score_part, score_own_images
+from percentmatch.report.scoring import _score_subset, score_own_images
 from percentmatch.report.thumbnails import Album, gallery
 
 CPU = torch.device("cpu")
@@ -66,12 +66,12 @@ def test_labels_and_probabilities_of_images_are_those_of_predict(folder: Path, d
 def test_what_nobody_knows_is_not_shown_as_a_mistake(folder: Path, data: Data) -> None:
     """Nor is an object marked difficult, which is there."""
     scored = score_own_images(read_run(folder, "run"), "cpu", data=data)
-    part, old = scored.parts["validation"], scored.parts["validation"].images
+    part, old = scored.subsets["validation"], scored.subsets["validation"].images
     known, hard = old.labels.known.dense(), torch.zeros(old.labels.shape, dtype=torch.uint8)
     known[:, 0], hard[:, 1] = 0, 1
     new = replace(old, labels=Labels.of(old.labels.targets.dense() * known * (1 - hard), known, hard))
     everything = replace(part, images=new, decided=torch.ones_like(part.decided))
-    shown = gallery(replace(scored, parts={"validation": everything}), Album(), range(6), range(6), 1)
+    shown = gallery(replace(scored, subsets={"validation": everything}), Album(), range(6), range(6), 1)
     assert shown["images"]
     assert {tuple(image["predicted"]) for image in shown["images"]} == {(2, 3, 4, 5)}
 
@@ -80,7 +80,7 @@ def test_a_model_without_thresholds_gets_those_of_the_images_shown(folder: Path,
     """The F1 of each class is the best that any threshold has on the validation images."""
     set_decisions(folder, decisions=None)
     scored = score_own_images(read_run(folder, "run"), "cpu", data=data)
-    part = scored.parts["validation"]
+    part = scored.subsets["validation"]
     assert (scored.aim, part.calibrated) == (None, None)
     arrays = [*part.images.pixels.permute(0, 2, 3, 1).numpy()]
     assert part.probabilities.numpy() == pytest.approx(Predictor(folder, "cpu").predict_proba(arrays), abs=1e-6)
@@ -93,7 +93,7 @@ def test_a_model_without_thresholds_gets_those_of_the_images_shown(folder: Path,
 
 def test_calibrated_probabilities_are_judged_beside_the_scores(run: Path, data: Data, tmp_path: Path) -> None:
     scored = score_own_images(read_run(run, "run"), "cpu", data=data)
-    part = scored.parts["test"]
+    part = scored.subsets["test"]
     arrays = [*part.images.pixels.permute(0, 2, 3, 1).numpy()]
     truth = part.images.labels.targets.dense().flatten().long()
     found = [
@@ -109,7 +109,7 @@ def test_of_one_label_an_image_the_most_probable_is_predicted() -> None:
     about = ("test_resnet", "linear", 0.0, 32, 32, "squash", "single-label", ("a", "b", "c"), (0.5,) * 3, (0.5,) * 3)
     card = Card(*about, "0.1.0", Decisions((1.0,) * 3, (0.0,) * 3, (), "best class"))
     images = Images(torch.zeros(2, 3, 1, 1).byte(), Labels.of(torch.eye(3)[:2].byte()), ("x", "y"), card.class_names)
-    part = _score_part(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log(), images, card, card)
+    part = _score_subset(torch.tensor([[0.5, 0.25, 0.25], [0.1, 0.1, 0.8]]).log(), images, card, card)
     assert part.decided.tolist() == [[True, False, False], [False, False, True]]
     expected = torch.tensor([[2.0, 2, 2], [8, 8, 8]]).log().double()
     torch.testing.assert_close(part.doubt, expected, atol=1e-6, rtol=0)

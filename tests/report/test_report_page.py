@@ -27,8 +27,7 @@ from percentmatch.errors import UserError
 from percentmatch.report import write_report
 from percentmatch.report.collect import RunRecord, read_run, short_names
 from percentmatch.report.compare import paired
-from percentmatch.report.entry import Entry
-from percentmatch.report.scoring import ScoredRun, score_own_images
+from percentmatch.report.scoring import PageRun, ScoredRun, score_own_images
 from percentmatch.report.sections import page_examples
 from percentmatch.training.start import train
 from percentmatch.use.evaluate import score_run
@@ -167,7 +166,7 @@ def test_the_intervals_are_those_of_the_run_that_evaluate_scores(tree: Tree, run
         cells.setdefault(attributes.get("data-c") or "", text)  # the test table comes first
     for place, name in enumerate(CLASSES):
         low, high = re.findall(r"\.\d(\d+\.\d) to (\d+\.\d)", cells[str(place)])[0]  # after the AP
-        assert float(low) - 0.05 <= 100 * scores["classes"][name]["AP"] <= float(high) + 0.05
+        assert float(low) - 0.05 <= 100 * scores.classes[name].values["AP"] <= float(high) + 0.05
 
 
 def test_the_gallery_shows_what_it_says(tree: Tree, data: Data, run: Path) -> None:
@@ -280,12 +279,13 @@ def test_among_very_many_classes_each_run_shows_one_of_its_own(
 def test_gains_are_paired_only_where_the_same_labels_are_known(run: Path, data: Data) -> None:
     record = read_run(run, "run")
     scored = score_own_images(record, "cpu", data=data)
-    part = scored.parts["test"]
+    part = scored.subsets["test"]
     fewer = part.images.labels.known.dense().clone()
     fewer[0, part.images.labels.targets.dense()[0].argmin()] = 0  # a negative that is no longer known
     other = replace(part, images=replace(part.images, labels=Labels.of(part.images.labels.targets.dense(), fewer)))
     entries = [
-        Entry(record, replace(scored, parts={"test": each}), None, CLASSES, (), "", 40, ()) for each in (part, other)
+        PageRun(record, replace(scored, subsets={"test": each}), None, CLASSES, (), "", 40, ())
+        for each in (part, other)
     ]
     assert paired(entries[0], entries[0], "test")
     assert torch.equal(part.images.labels.targets.dense(), other.images.labels.targets.dense())

@@ -6,7 +6,9 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from torchmetrics.functional.classification import binary_calibration_error
 
 from percentmatch.scoring import intervals as statistics
-from percentmatch.scoring.intervals import bootstrap, calibrate, decision_thresholds, interval, plain
+from percentmatch.scoring.intervals import bootstrap, interval, plain
+from percentmatch.scoring.reliability import reliability
+from percentmatch.scoring.thresholds import decision_thresholds
 
 
 def pairs(n: int = 200, c: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:
@@ -24,7 +26,9 @@ def test_plain_scores_are_those_of_scikit_learn() -> None:
         rows = known[:, c] > 0
         ap = average_precision_score(targets[rows, c], scores[rows, c])
         auc = roc_auc_score(targets[rows, c], scores[rows, c])
-        assert (float(found.ap[0, c]), float(found.auc[0, c])) == pytest.approx((ap, auc), abs=1e-12)
+        assert (float(found.classes["AP"][0, c]), float(found.classes["AUC"][0, c])) == pytest.approx(
+            (ap, auc), abs=1e-12
+        )
 
 
 def test_a_resample_is_the_score_of_the_images_drawn(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -32,7 +36,7 @@ def test_a_resample_is_the_score_of_the_images_drawn(monkeypatch: pytest.MonkeyP
     scores, targets, known = pairs(n=50)
     monkeypatch.setattr(statistics, "AT_ONCE", 100)
     found = bootstrap(scores, targets, known, resamples=5, seed=7)
-    assert found.ap.shape == found.auc.shape == (5, 3)
+    assert found.classes["AP"].shape == found.classes["AUC"].shape == (5, 3)
     generator = torch.Generator().manual_seed(7)
     drawn = torch.cat([torch.randint(50, (size, 50), generator=generator) for size in (2, 2, 1)])
     for r, rows in enumerate(drawn):
@@ -40,12 +44,14 @@ def test_a_resample_is_the_score_of_the_images_drawn(monkeypatch: pytest.MonkeyP
             mine = rows[known[rows, c] > 0]
             ap = average_precision_score(targets[mine, c], scores[mine, c])
             auc = roc_auc_score(targets[mine, c], scores[mine, c])
-            assert (float(found.ap[r, c]), float(found.auc[r, c])) == pytest.approx((ap, auc), abs=1e-12)
-    assert torch.equal(found.mean_ap, found.ap.mean(dim=1))
+            assert (float(found.classes["AP"][r, c]), float(found.classes["AUC"][r, c])) == pytest.approx(
+                (ap, auc), abs=1e-12
+            )
+    assert torch.equal(found.mean("AP"), found.classes["AP"].mean(dim=1))
 
 
 def test_the_same_seed_draws_the_same_and_another_does_not() -> None:
-    first, again, other = (bootstrap(*pairs(), resamples=20, seed=seed).mean_ap for seed in (0, 0, 1))
+    first, again, other = (bootstrap(*pairs(), resamples=20, seed=seed).mean("AP") for seed in (0, 0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -54,9 +60,9 @@ def test_a_class_without_positives_has_no_value_and_does_not_touch_the_mean() ->
     scores, targets, known = pairs()
     targets[:, 1] = 0
     found = bootstrap(scores, targets, known, resamples=10)
-    assert found.ap[:, 1].isnan().all()
-    assert torch.allclose(found.mean_ap, found.ap[:, [0, 2]].mean(dim=1))
-    assert interval(found.ap)[1] is None
+    assert found.classes["AP"][:, 1].isnan().all()
+    assert torch.allclose(found.mean("AP"), found.classes["AP"][:, [0, 2]].mean(dim=1))
+    assert interval(found.classes["AP"])[1] is None
 
 
 def test_an_interval_holds_the_middle_of_the_values() -> None:
@@ -72,21 +78,23 @@ def test_calibration_by_hand() -> None:
     .9 against 0 is .9 away. ECE = (.6 + .9) / 3 = .5. The unknown pair does not count."""
     scores = torch.tensor([[0.1], [0.3], [0.9], [0.95]])
     targets, known = torch.tensor([[0], [1], [0], [1]]), torch.tensor([[1], [1], [1], [0]])
-    found = calibrate(scores, targets, known, num_bins=2)
+    found = reliability(scores, targets, known, bins=2)
     assert found.counts.tolist() == [[2, 1]]
     assert found.observed.tolist() == [[1, 0]]
-    assert found.errors().tolist() == pytest.approx([0.5])
+    assert found.errors.tolist() == pytest.approx([0.5])
 
 
 def test_calibration_error_is_that_of_torchmetrics() -> None:
     scores, targets, _ = pairs()
     scores = scores * 0.98 + 0.003  # off the edges of the bins, where the two disagree
-    found = calibrate(scores, targets, torch.ones_like(targets), num_bins=10)
+    found = reliability(scores, targets, torch.ones_like(targets))
     columns = zip(scores.T.contiguous(), targets.T.contiguous(), strict=True)
-    for error, column in zip(found.errors().tolist(), columns, strict=True):
+    for error, column in zip(found.errors.tolist(), columns, strict=True):
         assert error == pytest.approx(float(binary_calibration_error(*column, n_bins=10)), abs=1e-6)
     pooled = float(binary_calibration_error(scores.flatten(), targets.flatten(), n_bins=10))
-    assert float(found.pooled().errors()[0]) == pytest.approx(pooled, abs=1e-6)
+    assert float(reliability(scores, targets, torch.ones_like(targets), pooled=True).errors) == pytest.approx(
+        pooled, abs=1e-6
+    )
 
 
 def test_no_other_threshold_has_a_better_f1() -> None:
@@ -112,8 +120,8 @@ def test_the_interval_of_a_map_with_few_positives_holds_it() -> None:
         scores = (torch.randn(200, 80, generator=draw) + targets).double()
         known = torch.ones_like(targets)
         drawn, (exact,) = (
-            bootstrap(scores, targets, known, resamples=100).mean_ap[:, None],
-            plain(scores, targets, known).mean_ap[None],
+            bootstrap(scores, targets, known, resamples=100).mean("AP")[:, None],
+            plain(scores, targets, known).mean("AP")[None],
         )
         for name, around in (("plain", None), ("moved", exact)):
             ((low, high),) = interval(drawn, around=around)

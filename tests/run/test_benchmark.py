@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from percentmatch.cli import main as cli
+from percentmatch.cli.flags import over_settings
 from percentmatch.console.signals import Stopped, StopRequest
 from percentmatch.errors import Diverged, UserError
 from percentmatch.settings.config import Config
@@ -176,7 +177,7 @@ def test_finished_runs_stay_in_the_results(grid: Path, capsys: pytest.CaptureFix
 
 
 def test_set_replaces_what_holds_for_all(grid: Path) -> None:
-    plan = grid_plan.read_grid(grid, cli.over_settings(["labeled=10", "strong_view.ops=2"]))
+    plan = grid_plan.read_grid(grid, over_settings(["labeled=10", "strong_view.ops=2"]))
     assert {(planned.config.labeled, planned.config.strong_view.ops) for planned in plan} == {(10, 2)}
     assert [(planned.name, planned.config.seed, planned.config.split_seed) for planned in plan] == [
         ("a-seed0", 0, 0),
@@ -213,7 +214,7 @@ def test_a_grid_that_would_mislabel_a_row_is_refused(case: str, tmp_path: Path) 
     file = tmp_path / "grid.yaml"
     file.write_text(text if "runs" in text else RUNS + text)
     with pytest.raises(UserError, match=rf"^{re.escape(str(file))}(:|,) {sentence}"):
-        grid_plan.read_grid(file, cli.over_settings(over))
+        grid_plan.read_grid(file, over_settings(over))
 
 
 @pytest.mark.parametrize("minutes", [0, -5, math.nan])

@@ -14,7 +14,9 @@ from percentmatch.console import tables as show
 from percentmatch.data import read_table
 from percentmatch.data.checks.stats import describe
 from percentmatch.report import write_report
+from percentmatch.scoring.table import ScoreTable
 from percentmatch.training.start import train
+from percentmatch.use.evaluate import show_scores
 
 
 @pytest.fixture(scope="module")
@@ -75,7 +77,7 @@ def test_tables_in_the_terminal_end(
 ) -> None:
     monkeypatch.setattr(show, "MOST_ROWS", 4)
     scores = json.loads((folder / "metrics.json").read_text())["test"]["ema"]
-    show.show_scores(scores)
+    show_scores(ScoreTable.from_dict(scores))
     out = capsys.readouterr().out
     assert "the first 4 of 10 classes" in out
     lines = [line.split()[0] for line in out.splitlines() if line.split()]

@@ -27,10 +27,11 @@ from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.settings.renamed import TABLE, renamed
 from percentmatch.training import loop
-from percentmatch.training.loop import train
+from percentmatch.training.start import train
 from percentmatch.use.compare import compare
 from percentmatch.use.evaluate import score_run
-from percentmatch.use.grid import read_grid, summary
+from percentmatch.use.grid import summary
+from percentmatch.use.grid_plan import read_grid
 
 OLD = Path(__file__).parent / "old_runs"
 SOFT = {

@@ -25,7 +25,7 @@ from percentmatch.runs.pretrain_folder import PretrainFolder
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import DataSettings
 from percentmatch.settings.pretraining import PretrainSettings
-from percentmatch.training import loader, loop
+from percentmatch.training import loop, start
 from percentmatch.training import pretraining as module
 from percentmatch.training.optim import lr_at
 from percentmatch.training.pretraining import Pretraining, nt_xent
@@ -99,9 +99,14 @@ def alike(warm: Pretraining) -> float:
     return float(same.mean() - (similar.sum() - 2 * n - 2 * same.sum()) / (4 * n * n - 4 * n))
 
 
+def pretraining(settings: PretrainSettings, folder: Path, data: Data) -> Pretraining:
+    config = replace(settings.as_config(), images_on="device", precision="float32")
+    return Pretraining(settings, config, RunFolder(folder), data, torch.device("cpu"))
+
+
 def test_views_of_an_image_become_alike(tmp_path: Path) -> None:
     settings = replace(WARM, total_steps=16, view=replace(WARM.view, ops=4, jitter=0.0))  # colours do it soon
-    warm = Pretraining(settings, RunFolder(tmp_path), load_data(settings.as_config()), torch.device("cpu"))
+    warm = pretraining(settings, tmp_path, load_data(settings.as_config()))
     before = alike(warm)
     for step in range(16):
         loop.train_step(warm, step)
@@ -111,7 +116,7 @@ def test_views_of_an_image_become_alike(tmp_path: Path) -> None:
 def test_a_step_draws_two_views_of_the_images_in_turn(tmp_path: Path) -> None:
     """40 images, 16 a step: five steps see each image twice. Seed and step decide everything."""
     data = load_data(WARM.as_config())
-    warm, other = (Pretraining(replace(WARM, seed=s), RunFolder(tmp_path), data, torch.device("cpu")) for s in (0, 1))
+    warm, other = (pretraining(replace(WARM, seed=s), tmp_path, data) for s in (0, 1))
     drawn = [warm.draw(step) for step in range(5)]
     for each in drawn:
         first, second = each["rows"].chunk(2)
@@ -202,7 +207,8 @@ def test_neither_labels_nor_images_set_apart_are_used(warm: Path, tmp_path: Path
 
 
 def test_images_kept_on_the_host_make_the_same_views(warm: Path, tmp_path: Path, monkeypatch) -> None:
-    monkeypatch.setattr(loader, "fits", lambda *_: False)
+    on_host = {"images_on": "host", "device": "cpu", "precision": "float32"}
+    monkeypatch.setattr(start, "for_machine", lambda config, _: replace(config, **on_host))
     pretrain(WARM, tmp_path / "host")
     assert (tmp_path / "host/backbone.safetensors").read_bytes() == (warm / "backbone.safetensors").read_bytes()
 

@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Generator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,6 @@ from percentmatch.methods import METHODS
 from percentmatch.models import build_classifier
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.pretraining import PretrainSettings
-from percentmatch.training import loader as loader_module
 from percentmatch.training import pretraining as pretrain_module
 from percentmatch.training.pretraining import Pretraining
 
@@ -230,12 +230,12 @@ def test_ranks_draw_their_slices_of_a_warm_start(resident: bool, tmp_path: Path,
     """What 1 and 3 ranks draw for a step is the same, one slice after another, first views before second ones."""
     settings = PretrainSettings(scenes_pool=60, backbone="test_resnet", image_size=32, batch=12, total_steps=6)
     data = load_data(settings.as_config())
-    monkeypatch.setattr(loader_module, "fits", lambda *_: resident)
+    config = replace(settings.as_config(), images_on="device" if resident else "host")
 
     def drawn(number: int, ranks: int) -> dict[str, torch.Tensor]:
         monkeypatch.setattr(pretrain_module, "num_ranks", lambda: ranks)
         monkeypatch.setattr(pretrain_module, "rank", lambda: number)
-        return Pretraining(settings, RunFolder(tmp_path), data, torch.device("cpu")).draw(4)
+        return Pretraining(settings, config, RunFolder(tmp_path), data, torch.device("cpu")).draw(4)
 
     whole, parts = drawn(0, 1), [drawn(number, 3) for number in range(3)]
     assert {"jitter", "rows", "plan.matrix", *(() if resident else ("pixels",))} <= whole.keys()

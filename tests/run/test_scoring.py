@@ -137,8 +137,8 @@ def test_single_label_files(base: Path, tmp_path: Path) -> None:
     targets = torch.tensor([[1, 0, 0], [0, 1, 0], [0, 0, 0]], dtype=torch.uint8)
     known = torch.tensor([[1, 1, 1], [1, 1, 1], [0, 0, 0]], dtype=torch.uint8)
     images = Images(torch.zeros(3, 3, 2, 2, dtype=torch.uint8), Labels.of(targets, known), ("a", "b", "c"), CLASSES)
-    assert evaluate(scores, images, "single-label")["accuracy"] == 0.5
-    assert "accuracy" not in evaluate(scores, images, "multi-label")
+    assert evaluate(scores, images, "single-label").overall["accuracy"] == 0.5
+    assert "accuracy" not in evaluate(scores, images, "multi-label").overall
 
     out = tmp_path / "single"
     cli.run([*TRAIN, "--task", "single-label", "--scenes-pool", "30", "--labeled", "10", "--out", str(out)])
@@ -147,7 +147,7 @@ def test_single_label_files(base: Path, tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"labels\.csv, line 3: image '01\.png' has 2 labels"):
         score_files(out, table, base / "photos")
     table.write_text("image,labels\n00.png,disc\n01.png,square")
-    assert score_files(out, table, base / "photos")["accuracy"] in (0, 0.5, 1)
+    assert score_files(out, table, base / "photos").overall["accuracy"] in (0, 0.5, 1)
 
 
 # predict

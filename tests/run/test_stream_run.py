@@ -159,7 +159,7 @@ def test_a_finished_run_needs_its_shards_no_more(files: Path, whole: Path, tmp_p
     (tmp_path / "broken" / "0.tar").write_text("text")
     for place in (tmp_path / "gone", tmp_path / "gone" / "{0..9}.tar", tmp_path / "broken"):
         (tmp_path / "run" / "config.yaml").write_text(config.replace(str(files / "pool"), str(place)))
-        assert score_run(tmp_path / "run")["num_images"] == 10
+        assert score_run(tmp_path / "run").num_images == 10
     with pytest.raises(UserError, match="streamed its unlabeled images"):
         suggest(whole, 5, tmp_path / "next.csv")
 

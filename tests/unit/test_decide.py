@@ -19,17 +19,16 @@ from percentmatch.errors import UserError
 from percentmatch.models import Card
 from percentmatch.scoring import calibration as deciding
 from percentmatch.scoring.calibration import (
-    ENOUGH,
-    FALLBACK,
     SCALE_SPREAD,
     SHARED_SPREAD,
     SHIFT_SPREAD,
-    calibration_error,
     decide,
     decisions_of,
     fit_platt,
     probabilities_of,
 )
+from percentmatch.scoring.reliability import calibration_error
+from percentmatch.scoring.thresholds import FALLBACK, FEW
 
 NAMES = ("a", "b", "c", "d")
 CARD = Card("test_resnet", "linear", 0.0, 32, 32, "squash", "multi-label", NAMES, (0.5,) * 3, (0.5,) * 3, "0")
@@ -259,8 +258,8 @@ def test_many_classes_at_once_are_each_class_alone(
         if not positives:
             assert row == {"positives": 0, "threshold": FALLBACK, "precision": None, "recall": None, "F1": None}
             continue
-        truth = targets[mine, c] if positives >= ENOUGH else calibrated[mine, c].sigmoid()
-        few, many = few + (positives < ENOUGH), many + (positives >= ENOUGH)
+        truth = targets[mine, c] if positives >= FEW else calibrated[mine, c].sigmoid()
+        few, many = few + (positives < FEW), many + (positives >= FEW)
         wanted = best_by_trying(calibrated[mine, c].tolist(), truth.tolist(), aim)
         assert row == pytest.approx({"positives": positives, **wanted}, abs=1e-10)
     assert few >= 10
@@ -319,7 +318,7 @@ def test_few_positives_choose_by_the_calibrated_probabilities() -> None:
     targets[:, :3] = (logits[:, :3] > 0).double()
     targets[:, 3] = 0
     targets[logits[:, 3].argsort()[:3], 3] = 1
-    assert targets[:, 0].sum() >= ENOUGH > 3
+    assert targets[:, 0].sum() >= FEW > 3
     decisions, summary = judged(logits, targets, torch.ones_like(targets))
     assert "d" in summary["decisions"]["few_positives"]
     assert "a" not in summary["decisions"]["few_positives"]

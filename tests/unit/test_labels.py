@@ -22,7 +22,7 @@ from percentmatch.scoring import calibration as deciding
 from percentmatch.scoring import metrics
 from percentmatch.scoring.calibration import decide
 from percentmatch.scoring.intervals import resamples_of
-from percentmatch.scoring.metrics import score
+from percentmatch.scoring.table import score
 
 
 def draw(seed: int, n: int, c: int, share: float) -> Tensor:
@@ -234,12 +234,12 @@ def test_no_work_grows_faster_than_the_number_of_classes(
 def test_scores_and_decisions_do_not_depend_on_how_much_is_done_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     targets, known = draw(0, 30, 5, 0.3), draw(1, 30, 5, 0.9)
     logits = torch.randn(30, 5, generator=torch.Generator().manual_seed(2)) + 2 * targets - 1
-    whole = score(logits.sigmoid(), targets, known, "abcde")
+    whole = score(logits.sigmoid(), targets, known, "abcde").to_dict()
     decided = decide(logits, targets, known, task="multi-label", class_names="abcde")
     monkeypatch.setattr(metrics, "AT_ONCE", 70)
     monkeypatch.setattr(deciding, "AT_ONCE", 70)
     monkeypatch.setattr(deciding, "IN_CACHE", 70)
-    pieces = score(logits.sigmoid(), targets, known, "abcde")
+    pieces = score(logits.sigmoid(), targets, known, "abcde").to_dict()
     assert pieces["mAP"] == pytest.approx(whole["mAP"], abs=1e-12)
     assert pieces["classes"].keys() == whole["classes"].keys()
     again = decide(logits, targets, known, task="multi-label", class_names="abcde")

@@ -8,7 +8,8 @@ import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.scoring.metrics import accuracy_top1, pseudo_label_quality, score
+from percentmatch.scoring.metrics import accuracy_top1, pseudo_label_quality
+from percentmatch.scoring.table import score
 
 
 def column(*values: float) -> Tensor:
@@ -22,7 +23,7 @@ def test_ap_and_auc_of_a_ranking() -> None:
     AUC: the first positive beats 2 negatives, the second 1, of 4 pairs: 3/4.
     11 points: recall >= 0 ... 0.5 (6 points): best precision 1; 0.6 ... 1 (5 points): 2/3. (6 + 10/3) / 11 = 28/33.
     """
-    result = score(column(0.6, 0.7, 0.8, 0.9), column(0, 1, 0, 1), None, ["cat"])
+    result = score(column(0.6, 0.7, 0.8, 0.9), column(0, 1, 0, 1), None, ["cat"]).to_dict()
     values = result["classes"]["cat"]
     assert values["AP"] == pytest.approx(5 / 6, abs=1e-7)
     assert values["AUC"] == pytest.approx(3 / 4, abs=1e-7)
@@ -38,7 +39,7 @@ def test_interpolation_takes_the_best_precision_further_down() -> None:
 
     AP: 1/2 (1/2 + 2/3) = 7/12. 11 points: at every recall the best is 2/3, found at recall 1. AUC: 0 of 2 pairs.
     """
-    values = score(column(0.9, 0.8, 0.7), column(0, 1, 1), None, ["cat"])["classes"]["cat"]
+    values = score(column(0.9, 0.8, 0.7), column(0, 1, 1), None, ["cat"]).to_dict()["classes"]["cat"]
     assert values["AP"] == pytest.approx(7 / 12, abs=1e-7)
     assert values["AP_11point"] == pytest.approx(2 / 3, abs=1e-7)
     assert values["AUC"] == 0
@@ -52,7 +53,7 @@ def test_eleven_points_reach_a_recall_that_equals_a_step(first: int) -> None:
     10 - first points take the best precision below, 10/20, at the end.
     """
     labels = torch.tensor([1] * first + [0] * 10 + [1] * (10 - first))
-    values = score(torch.linspace(1, 0, 20)[:, None], labels[:, None], None, ["cat"])["classes"]["cat"]
+    values = score(torch.linspace(1, 0, 20)[:, None], labels[:, None], None, ["cat"]).to_dict()["classes"]["cat"]
     assert values["AP_11point"] == pytest.approx(((first + 1) + (10 - first) / 2) / 11, abs=1e-7)
 
 
@@ -61,7 +62,9 @@ def test_equal_scores_enter_at_once() -> None:
     AUC 1/2. The order of the images does not matter.
     """
     for place in range(4):
-        values = score(torch.full((4, 1), 0.3), torch.eye(4)[:, place : place + 1], None, ["cat"])["classes"]["cat"]
+        values = score(torch.full((4, 1), 0.3), torch.eye(4)[:, place : place + 1], None, ["cat"]).to_dict()["classes"][
+            "cat"
+        ]
         assert values["AP"] == values["AP_11point"] == pytest.approx(1 / 4)
         assert values["AUC"] == pytest.approx(1 / 2)
 
@@ -77,7 +80,7 @@ def test_unknown_pairs_are_ignored_and_empty_classes_left_out() -> None:
     probabilities = torch.tensor([[0.9, 0.1, 0.5, 0.5], [0.5, 0.2, 0.5, 0.5], [0.1, 0.3, 0.9, 0.5]])
     targets = torch.tensor([[1, 0, 1, 9], [0, 0, 1, 9], [1, 1, 0, 9]])
     known = torch.tensor([[1, 1, 1, 0], [1, 1, 1, 0], [0, 0, 0, 0]], dtype=torch.uint8)
-    result = score(probabilities, targets, known, ["a", "b", "c", "d"])
+    result = score(probabilities, targets, known, ["a", "b", "c", "d"]).to_dict()
     assert (result["mAP"], result["AUC"], result["mAP_11point"]) == (1, 1, 1)
     assert result["num_pairs_ignored"] == 6
     assert result["left_out_AP"] == ["b", "d"]
@@ -89,7 +92,7 @@ def test_unknown_pairs_are_ignored_and_empty_classes_left_out() -> None:
 
 @pytest.mark.parametrize("num_images", [0, 3])
 def test_nothing_to_score(num_images: int) -> None:
-    result = score(torch.rand(num_images, 2), torch.zeros(num_images, 2), None, ["a", "b"])
+    result = score(torch.rand(num_images, 2), torch.zeros(num_images, 2), None, ["a", "b"]).to_dict()
     assert result["mAP"] is result["AUC"] is result["mAP_11point"] is None
     assert result["left_out_AP"] == ["a", "b"]
 
@@ -99,7 +102,7 @@ def test_nothing_to_score(num_images: int) -> None:
 def test_types(dtype: torch.dtype, labels: torch.dtype) -> None:
     """0.25, 0.5 and 0.75 are exact in every type; the ranking + - + gives AP 1/2 + 1/2 x 2/3 = 5/6."""
     probabilities, targets = column(0.75, 0.5, 0.25).to(dtype), column(1, 0, 1).to(labels)
-    assert score(probabilities, targets, targets >= 0, ["a"])["mAP"] == pytest.approx(5 / 6, abs=1e-7)
+    assert score(probabilities, targets, targets >= 0, ["a"]).means["mAP"] == pytest.approx(5 / 6, abs=1e-7)
 
 
 def test_user_errors() -> None:

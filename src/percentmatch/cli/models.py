@@ -36,8 +36,7 @@ def evaluate(
         List images of --labels that cannot be read and go on without them.
     """
     from percentmatch.console.progress import Counting
-    from percentmatch.console.tables import show_scores
-    from percentmatch.use.evaluate import score_files, score_run
+    from percentmatch.use.evaluate import score_files, score_run, show_scores
 
     if labels is None and (images or skip_bad_images):
         raise UserError("--images and --skip-bad-images go with --labels; the run's own images need neither")
@@ -49,7 +48,7 @@ def evaluate(
         else:
             scores = score_run(run, part or "test", device, moved=read_pairs(moved), progress=progress)
     show_scores(scores)
-    print(f"On {scores['num_images']:,} {'images of ' + str(labels) if labels else (part or 'test') + ' images'}")
+    print(f"On {scores.num_images:,} {'images of ' + str(labels) if labels else (part or 'test') + ' images'}")
 
 
 def predict(
@@ -148,8 +147,7 @@ def calibrate(
         The folder that the paths in --labels begin at; by default the folder of that file.
     """
     from percentmatch.console.progress import Counting
-    from percentmatch.console.tables import show_decisions
-    from percentmatch.use.calibrate import recalibrate
+    from percentmatch.use.calibrate import recalibrate, show_decisions
 
     if (images and not labels) or (labels and moved):
         raise UserError("--images goes with --labels, --set with the run's own images; leave out what does not fit")

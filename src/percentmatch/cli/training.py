@@ -58,6 +58,7 @@ def train(
     """
     from percentmatch.console.tables import percent
     from percentmatch.runs.run_folder import RunFolder
+    from percentmatch.scoring.table import final_scores
     from percentmatch.training.loggers import TensorBoard, Wandb
     from percentmatch.training.start import train_given
 
@@ -72,11 +73,9 @@ def train(
     metrics = train_given(given, out, resume=resume, choose_rest=not (resume or preset), loggers=loggers)
     if launched().rank > 0:
         return
-    for part in ("validation", "test"):
-        if part in metrics:
-            score = metrics[part]["ema"]
-            shown = [f"{name} {percent(score[name])}" for name in ("mAP", "AUC", "accuracy") if name in score]
-            print(f"{part:10}  {'  '.join(shown)}")
+    for subset, table in reversed(final_scores(metrics).items()):
+        shown = [f"{name} {percent(value)}" for name, value in table.headline().items()]
+        print(f"{subset:10}  {'  '.join(shown)}")
     print(f"run folder  {out}")
 
 

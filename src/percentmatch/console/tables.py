@@ -7,7 +7,7 @@ from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
-from percentmatch.errors import several, visible
+from percentmatch.errors import visible
 
 MOST_ROWS = 1000
 WIDE = 160  # columns of a table that goes to a file or another program
@@ -15,6 +15,11 @@ WIDE = 160  # columns of a table that goes to a file or another program
 
 def percent(value: float | None) -> str:
     return "n/a" if value is None else f"{100 * value:.2f}"
+
+
+def points(difference: float) -> str:
+    """A difference of fractions in points, without a minus before a zero."""
+    return f"{round(100 * difference, 1) + 0.0:+.1f}"
 
 
 def cell(name: str) -> str:
@@ -40,49 +45,6 @@ def first(classes: dict[str, Any]) -> list[tuple[str, Any]]:
     if len(classes) > MOST_ROWS:
         print(f"the first {MOST_ROWS} of {len(classes):,} classes:")
     return list(classes.items())[:MOST_ROWS]
-
-
-def show_scores(scores: dict[str, Any]) -> None:
-    table = figures("class", "AP", "AUC", "11-point AP", "positives")
-    for name, row in first(scores["classes"]):
-        values = (percent(row[key]) for key in ("AP", "AUC", "AP_11point"))
-        table.add_row(cell(name), *values, str(row["positives"]))
-    table.add_section()
-    table.add_row("mean", *(percent(scores[key]) for key in ("mAP", "AUC", "mAP_11point")), "")
-    show(table)
-    if "accuracy" in scores:
-        print(f"Accuracy {percent(scores['accuracy'])}")
-    if counted := scores.get("difficult_as_positive"):
-        shown = "  ".join(f"{name} {percent(counted[key])}" for name, key in (("mAP", "mAP"), ("AUC", "AUC")))
-        print(f"With difficult pairs counted as positive: {shown}  11-point mAP {percent(counted['mAP_11point'])}")
-    for key, what in (("left_out_AP", "positives"), ("left_out_AUC", "positives or negatives")):
-        if scores[key]:
-            print(f"Left out of the mean for want of {what}: {visible(several(scores[key]))}")
-    if scores["num_pairs_ignored"]:
-        print(f"{scores['num_pairs_ignored']} pairs of image and class were ignored (label unknown or difficult)")
-
-
-def show_decisions(summary: dict[str, Any]) -> None:
-    """What `decide` found: the error of the probabilities, and the threshold of each class."""
-    errors, decisions = summary["calibration"], summary["decisions"]
-    before, after = errors["ece_before"], errors["ece_after"]
-    print(f"calibration error (ECE) {before:.4f} before, {after:.4f} after, on {errors['num_images']} images")
-    if "classes" not in decisions:
-        return
-    table = figures("class", "positives", "threshold", "precision", "recall", "F1")
-    for name, row in first(decisions["classes"]):
-        reached = (percent(row[key]) for key in ("precision", "recall", "F1"))
-        table.add_row(cell(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
-    show(table)
-    print(f"Thresholds for {'the best F1' if decisions['aim'] == 'F1' else decisions['aim']}")
-    notes = {
-        "missed": "Not reached, so the nearest is taken",
-        "few_positives": "Few positives, so thresholds and figures are what the probabilities expect",
-        "without_positives": "Without a positive, so the threshold is 0.5",
-    }
-    for key, note in notes.items():
-        if decisions[key]:
-            print(f"{note}: {visible(several(decisions[key]))}")
 
 
 def show_stats(facts: dict[str, Any]) -> None:

@@ -74,12 +74,6 @@ def step_loss(supervised: Tensor, unlabeled: Tensor, pseudo: PseudoLabels) -> St
     return StepLoss(supervised + unlabeled, parts, pseudo)
 
 
-def scores_of(logits: Tensor, task: Task) -> Tensor:
-    """Probabilities in float32, without gradient: (n, c) -> (n, c)."""
-    logits = logits.detach().float()
-    return logits.softmax(dim=1) if task == "single-label" else logits.sigmoid()
-
-
 def pair_loss(task: Task, name: str) -> Loss:
     """The elementwise loss of a task: the named one, or cross-entropy with one label an image."""
     return LOSSES["ce" if task == "single-label" else name]

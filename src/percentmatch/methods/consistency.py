@@ -6,9 +6,9 @@ import torch
 from torch import Tensor
 
 from percentmatch.labelers.base import check_pool
-from percentmatch.methods.base import Method, labeled_loss, pair_loss, scores_of, step_loss
+from percentmatch.methods.base import Method, labeled_loss, pair_loss, step_loss
 from percentmatch.methods.ramps import Ramp, ramp_length
-from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
+from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task, scores_of
 
 ABSENT = -1e9  # a logit whose share of a softmax is 0
 

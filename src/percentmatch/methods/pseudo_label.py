@@ -8,9 +8,9 @@ from torch import Tensor, nn
 from percentmatch.errors import UserError
 from percentmatch.labelers import select
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, forward_together, labeled_loss, pair_loss, scores_of, step_loss
+from percentmatch.methods.base import Method, forward_together, labeled_loss, pair_loss, step_loss
 from percentmatch.methods.ramps import linear_ramp, ramp_length
-from percentmatch.records import Batch, Facts, StepLoss, Task
+from percentmatch.records import Batch, Facts, StepLoss, Task, scores_of
 
 
 class PseudoLabel(Method):

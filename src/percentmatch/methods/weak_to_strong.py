@@ -8,9 +8,9 @@ from torch import nn
 from percentmatch.labelers import Labeler
 from percentmatch.labelers.base import check_choice
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, Source, forward_together, labeled_loss, pair_loss, scores_of, step_loss
+from percentmatch.methods.base import Method, Source, forward_together, labeled_loss, pair_loss, step_loss
 from percentmatch.methods.mixing import labels_of
-from percentmatch.records import Batch, Scores, StepLoss, Task
+from percentmatch.records import Batch, Scores, StepLoss, Task, scores_of
 
 
 class WeakToStrong(Method):

@@ -11,9 +11,8 @@ from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.files import replacing_named
 from percentmatch.report.collect import RunRecord, read_run, short_names
-from percentmatch.report.entry import Entry
 from percentmatch.report.page import frequencies, page
-from percentmatch.report.scoring import ScoredRun, score_own_images
+from percentmatch.report.scoring import PageRun, ScoredRun, score_own_images
 from percentmatch.report.sections import page_examples
 from percentmatch.runs.run_folder import check_moved
 
@@ -54,22 +53,22 @@ def write_report(
             say(f"{record.name}: without intervals and images: {missing}")
     names = [_class_names(record, scored) for record, (scored, _) in zip(records, found, strict=True)]
     classes = list(dict.fromkeys(name for each in names for name in each))
-    places = {name: place for place, name in enumerate(classes)}
+    number_of = {name: number for number, name in enumerate(classes)}
     shown = set(classes)
     if len(classes) > MOST_CLASSES:
         counts = frequencies(records[0], names[0], found[0][0], classes)
-        shown = {classes[place] for place in page_examples(counts, MOST_CLASSES)}
+        shown = {classes[number] for number in page_examples(counts, MOST_CLASSES)}
         shown |= {each[0] for each in names if each and shown.isdisjoint(each)}  # every run has something to show
     most_points = max(40, min(120, 12_000 // max(len(shown) * len(records), 1)))
     entries = [
-        Entry(
+        PageRun(
             record,
             *found[n],
             names[n],
-            tuple(places[name] for name in names[n]),
+            tuple(number_of[name] for name in names[n]),
             f"run{n + 1}",
             most_points,
-            tuple(place for place, name in enumerate(names[n]) if name in shown),
+            tuple(position for position, name in enumerate(names[n]) if name in shown),
         )
         for n, record in enumerate(records)
     ]
@@ -89,7 +88,7 @@ def _score(
     """The scores, or why there are none."""
     if not images:
         return None, NO_IMAGES
-    if not record.metrics:
+    if record.minutes is None:
         return None, "the run has not finished, and a model is saved at the end"
     try:
         return score_own_images(record, device, data=data, moved=moved, progress=progress), None

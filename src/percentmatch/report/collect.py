@@ -7,12 +7,11 @@ from typing import Any
 
 from percentmatch.data import Split
 from percentmatch.errors import UserError
-from percentmatch.files import read_json
-from percentmatch.runs.finite import DAMAGE, check_number, check_numbers, check_scores
+from percentmatch.files import DAMAGE, check_number, check_numbers, read_json
 from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.table import SUBSETS, Number, ScoreTable, final_scores
 from percentmatch.settings.config import Config
 
-Number = float | None
 Series = tuple[list[int], list[list[Number]]]  # steps, and for each step a value a class
 NOT_LOSSES = {"step", "kind", "lr", "loss", "classes"}
 
@@ -26,16 +25,15 @@ class RunRecord:
     config: Config
     split: Split | None
     environment: dict[str, Any]
-    metrics: dict[str, Any]  # empty: the run has not finished
+    minutes: float | None  # None: the run has not finished
+    scores: dict[str, ScoreTable]  # at the end, by subset: of the averaged weights, and of the raw ones
+    raw_scores: dict[str, ScoreTable]
     class_names: tuple[str, ...]  # empty if neither a validation nor metrics.json names them
-    train: list[dict[str, Any]]  # rows of the log, by kind
-    validation: list[dict[str, Any]]
+    train: list[dict[str, Any]]  # rows of the log
+    validations: list[tuple[int, ScoreTable]]  # steps and scores, those at the end included
+    last_step: int
     rounds: list[int]  # steps at which a round began
     unseen_classes: tuple[str, ...]
-
-    @property
-    def last_step(self) -> int:
-        return max((row["step"] for row in [*self.train, *self.validation]), default=0)
 
     def logged(self, name: str) -> Series | None:
         """What the train rows say of each class under `name`, or None if nothing."""
@@ -44,36 +42,34 @@ class RunRecord:
             return None
         return [step for step, _ in rows], [values for _, values in rows]
 
-    def ratio(self, part: str, whole: str) -> Series | None:
-        """One logged count over another, None where the other is 0."""
-        parts, wholes = self.logged(part), self.logged(whole)
-        if not parts or not wholes or not any(value for values in wholes[1] for value in values):
+    def ratio(self, count: str, total: str, *, pooled: bool = False) -> Series | None:
+        """One logged count over another, None where the other is 0; of all classes together if `pooled`."""
+        counts, totals = self.logged(count), self.logged(total)
+        if not counts or not totals or not any(value for values in totals[1] for value in values):
             return None
-        pairs = zip(parts[1], wholes[1], strict=True)
-        return parts[0], [
-            [a / b if a is not None and b else None for a, b in zip(*pair, strict=True)] for pair in pairs
-        ]
+        pairs = [list(zip(*each, strict=True)) for each in zip(counts[1], totals[1], strict=True)]
+        if pooled:
+            pairs = [[tuple(sum(value or 0 for value in each) for each in zip(*row, strict=True))] for row in pairs]
+        return counts[0], [[a / b if a is not None and b else None for a, b in row] for row in pairs]
 
-    def validated(self, name: str) -> Series | None:
-        """A metric of each class at every validation, the one at the end included."""
-        rows = [(row["step"], row["classes"]) for row in self.validation]
-        final = self.metrics and self.metrics.get("validation")
-        if final and (not rows or rows[-1][0] < self.metrics["step"]):
-            rows.append((self.metrics["step"], final["ema"]["classes"]))
-        if not rows:
-            return None
-        return [step for step, _ in rows], [[row[each][name] for each in self.class_names] for _, row in rows]
+    def validated(self, metric: str) -> Series | None:
+        """A metric of each class at every validation."""
+        rows = self.validations
+        return ([step for step, _ in rows], [table.of_classes(metric) for _, table in rows]) if rows else None
 
     def losses(self) -> list[str]:
-        """Names of the parts of the loss."""
+        """Names of the terms of the loss."""
         return list(dict.fromkeys(name for row in self.train for name in row if name not in NOT_LOSSES))
 
-    def final(self) -> tuple[str, dict[str, Any]] | None:
-        """The part a reader asks for first, and its scores: test, validation, or the last validation of the log."""
-        for part in ("test", "validation"):
-            if self.metrics and part in self.metrics:
-                return part, self.metrics[part]["ema"]
-        return ("validation", self.validation[-1]) if self.validation else None
+    def newest(self, subset: str) -> ScoreTable | None:
+        """The scores at the end, or those of the last validation of a run that has not finished."""
+        if subset in self.scores or subset == "test" or not self.validations:
+            return self.scores.get(subset)
+        return self.validations[-1][1]
+
+    def final(self) -> tuple[str, ScoreTable] | None:
+        """The subset that a reader asks for first, and its newest scores."""
+        return next(((subset, table) for subset in SUBSETS if (table := self.newest(subset))), None)
 
 
 def read_run(path: Path, name: str) -> RunRecord:
@@ -84,26 +80,29 @@ def read_run(path: Path, name: str) -> RunRecord:
     config = folder.read_config()
     rows = folder.log.rows()
     metrics = folder.read_metrics() if folder.metrics.exists() else {}
-    for row in rows:
-        _check_row(row, folder.log.path)
-    validation = [row for row in rows if row["kind"] == "validation"]
-    scored = [row["classes"] for row in validation]
-    if metrics:
-        scored += [metrics[part]["ema"]["classes"] for part in ("validation", "test") if part in metrics]
-    class_names = tuple(scored[0]) if scored else ()
+    found = [_read_row(row, folder.log.path) for row in rows]
+    validations = [(row["step"], table) for row, table in zip(rows, found, strict=True) if table]
+    scores = final_scores(metrics)
+    class_lists = [tuple(table.classes) for table in (*(table for _, table in validations), *scores.values())]
+    class_names = class_lists[0] if class_lists else ()
     train = [row for row in rows if row["kind"] == "train"]
-    if any(tuple(classes) != class_names for classes in scored) or len(_lengths(train) | {len(class_names)} - {0}) > 1:
+    if len(set(class_lists)) > 1 or len(_lengths(train) | {len(class_names)} - {0}) > 1:
         raise UserError(f"'{folder.log.path}' and '{folder.metrics}' name different classes; restore the run folder")
+    if "validation" in scores and (not validations or validations[-1][0] < metrics["step"]):
+        validations.append((metrics["step"], scores["validation"]))
     return RunRecord(
         path=path,
         name=name,
         config=config,
         split=folder.read_split() if folder.split.exists() else None,
         environment=read_json(folder.environment) if folder.environment.exists() else {},
-        metrics=metrics,
+        minutes=metrics.get("minutes"),
+        scores=scores,
+        raw_scores=final_scores(metrics, "model"),
         class_names=class_names,
         train=train,
-        validation=validation,
+        validations=validations,
+        last_step=metrics.get("step", max((row["step"] for row in rows), default=0)),
         rounds=[row["step"] for row in rows if row["kind"] == "refresh"],
         unseen_classes=tuple(name for row in rows if row["kind"] == "start" for name in row.get("unseen_classes", ())),
     )
@@ -113,12 +112,12 @@ def short_names(paths: Sequence[Path]) -> list[str]:
     """The last part of each path, with as many before it as tell all apart."""
     whole = [path.resolve().parts for path in paths]
     if len(set(whole)) < len(whole):
-        twice = next(str(path) for path, parts in zip(paths, whole, strict=True) if whole.count(parts) > 1)
+        twice = next(str(path) for path, names in zip(paths, whole, strict=True) if whole.count(names) > 1)
         raise UserError(f"the run '{twice}' is named twice; name each run once")
     depth = 1
-    while len({parts[-depth:] for parts in whole}) < len(whole):
+    while len({names[-depth:] for names in whole}) < len(whole):
         depth += 1
-    return ["/".join(parts[-depth:]) for parts in whole]
+    return ["/".join(names[-depth:]) for names in whole]
 
 
 def last(series: Series | None) -> list[Number] | None:
@@ -126,27 +125,25 @@ def last(series: Series | None) -> list[Number] | None:
     return series[1][-1] if series else None
 
 
-def _check_row(row: dict[str, Any], log: Path) -> None:
+def _read_row(row: dict[str, Any], log: Path) -> ScoreTable | None:
+    """The scores of a row of the log, if it has some; an error if its numbers are none."""
     try:
         check_numbers(row, "step")
         if row["kind"] == "validation":
-            check_scores(row)
-        elif row["kind"] == "start":
-            if not all(isinstance(name, str) for name in row.get("unseen_classes", ())):
-                raise TypeError("unseen_classes must be names")
-        elif row["kind"] == "train":
+            return ScoreTable.from_dict(row)
+        if row["kind"] == "start" and not all(isinstance(name, str) for name in row.get("unseen_classes", ())):
+            raise TypeError("unseen_classes must be names")
+        if row["kind"] == "train":
             check_numbers(row, "lr", "loss")
-            for name, value in row.items():
-                if name not in ("kind", "classes"):
-                    check_number(value)
-            for values in row["classes"].values():
-                for value in values:
-                    check_number(value)
+            numbers = [value for name, value in row.items() if name not in ("kind", "classes")]
+            for value in [*numbers, *(value for values in row["classes"].values() for value in values)]:
+                check_number(value)
             if len(_lengths([row])) > 1:
                 raise ValueError("lists differ in length")
     except DAMAGE as error:
         step = row["step"]
         raise UserError(f"'{log}' is damaged in a row of step {step} ({type(error).__name__}: {error})") from None
+    return None
 
 
 def _lengths(train: Sequence[dict[str, Any]]) -> set[int]:

@@ -1,131 +1,117 @@
 """Several runs beside each other."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
-from torch import Tensor
 
 from percentmatch.data.labels import TABLES
-from percentmatch.report.curves import figure, validation_means
-from percentmatch.report.entry import Entry
-from percentmatch.report.figures import Line, chart, fewer, intervals
+from percentmatch.report.curves import figure
+from percentmatch.report.figures import Line, Point, chart, fewer, intervals
 from percentmatch.report.markup import Html, join, tag
-from percentmatch.report.scoring import ScoredPart
-from percentmatch.report.summary import changed_settings, mean_intervals
-from percentmatch.report.tables import Cell, Ends, count, percent, share, signed, span, table
-from percentmatch.scoring.intervals import ENOUGH, interval
+from percentmatch.report.scoring import PageRun, ScoredSubset
+from percentmatch.report.summary import changed_settings
+from percentmatch.report.tables import Cell, count, percent, share, signed, span, table
+from percentmatch.scoring.intervals import ENOUGH, Ends, class_gains, mean_gain
+from percentmatch.scoring.metrics import resampled_metrics
+from percentmatch.scoring.table import SUBSETS
 
 
-def comparison(entries: Sequence[Entry], classes: Sequence[str], most_points: int) -> Html:
+def comparison(entries: Sequence[PageRun], classes: Sequence[str], most_points: int) -> Html:
     """Scores, gains over the first run, and the curves of all."""
-    part = compared_part(entries)
+    subset = compared_subset(entries)
     first = entries[0]
     swatches = [tag("li", tag("span", class_="swatch", data_s=n), e.run.name) for n, e in enumerate(entries)]
     about = [f"Gains are over the first run, {first.run.name}, in points."]
-    if part and len({_images(entry, part) for entry in entries}) > 1:
-        about.append(f"The runs were not scored on the same {part} images, so a gain is also one of images.")
-    elif part and all(paired(first, entry, part) for entry in entries[1:]):
+    if subset and len({getattr(entry.run.split, subset, ()) for entry in entries}) > 1:
+        about.append(f"The runs were not scored on the same {subset} images, so a gain is also one of images.")
+    elif subset and all(paired(first, entry, subset) for entry in entries[1:]):
         about.append(
             "Their 95% intervals resample the same images for both runs. The seed of the training moves gains, too, "
             "which no interval here tells: compare several seeds before you trust one. Of 20 classes, one misses 0 by "
             f"chance; a class with fewer than {ENOUGH} positives has no interval."
         )
-    figures = _curves(entries, most_points)
-    gains = _class_gains(entries, classes, part) if part else None
+    gains = _class_gains(entries, classes, subset) if subset else None
     return join(
         tag("p", " ".join(about)),
         tag("ul", *swatches, class_="legend"),
-        _score_table(entries, part),
-        tag("div", *([gains[0]] if gains else []), *figures, class_="figures"),
+        _score_table(entries, subset),
+        tag("div", *([gains[0]] if gains else []), *_curves(entries, most_points), class_="figures"),
         gains[1] if gains else None,
         _settings_table(entries),
     )
 
 
-def compared_part(entries: Sequence[Entry]) -> str | None:
-    """The part on which all runs have final scores."""
-    for part in ("test", "validation"):
-        if all(entry.run.metrics and part in entry.run.metrics for entry in entries):
-            return part
-    return None
+def compared_subset(entries: Sequence[PageRun]) -> str | None:
+    """The subset on which all runs have final scores."""
+    return next((subset for subset in SUBSETS if all(subset in entry.run.scores for entry in entries)), None)
 
 
-def paired(first: Entry, second: Entry, part: str) -> tuple[ScoredPart, ScoredPart] | None:
+def paired(first: PageRun, second: PageRun, subset: str) -> tuple[ScoredSubset, ScoredSubset] | None:
     """Both runs' scores, if they are of the same images in the same order, with the same classes and labels."""
-    parts = [entry.scored.parts.get(part) if entry.scored else None for entry in (first, second)]
-    if not parts[0] or not parts[1] or first.class_names != second.class_names:
+    mine, theirs = first.subset(subset), second.subset(subset)
+    if not mine or not theirs or first.class_names != second.class_names:
         return None
-    images = parts[0].images, parts[1].images
-    tables = [[getattr(each.labels, name) for each in images] for name in TABLES]
-    same = images[0].ids == images[1].ids and all(
+    tables = [[getattr(each.images.labels, name) for each in (mine, theirs)] for name in TABLES]
+    same = mine.images.ids == theirs.images.ids and all(
         torch.equal(*rows) for table in tables for rows in zip(*(each.blocks() for each in table), strict=True)
     )
-    return (parts[0], parts[1]) if same else None
+    return (mine, theirs) if same else None
 
 
-def _images(entry: Entry, part: str) -> tuple[str, ...]:
-    return getattr(entry.run.split, part) if entry.run.split else ()
+def _gain(value: float | None, ends: Ends | None) -> Cell:
+    """A gain with its interval in small."""
+    small = tag("small", f"{signed(ends[0])} to {signed(ends[1])}") if ends and value is not None else None
+    return Cell(join(signed(value), small), value)
 
 
-def _gain(first: Entry, entry: Entry, part: str, name: str) -> tuple[float | None, Ends | None]:
-    """Of a mean, with its interval where the images are the same."""
-    scores = [each.run.metrics[part]["ema"][name] for each in (first, entry)]
-    both = paired(first, entry, part)
-    gain = None if None in scores else scores[1] - scores[0]
-    if gain is None or not both:
-        return gain, None
-    means = [each.resampled.mean_ap if name == "mAP" else each.resampled.mean_auc for each in both]
-    return gain, interval((means[1] - means[0])[:, None])[0]
+def _score_table(entries: Sequence[PageRun], subset: str | None) -> Html:
+    columns: dict[str, list[Cell | Html | str]] = {"method": [entry.run.config.method for entry in entries]}
+    for name, metric in resampled_metrics().items():
+        found = [(subset, entry.run.scores[subset]) if subset else entry.run.final() for entry in entries]
+        values = [each[1].means.get(metric.mean) if each else None for each in found]
+        ends = [entry.mean_interval(subset, name) for entry in entries]
+        smalls = [tag("small", span(each)) if each else None for each in ends]
+        columns[metric.mean_title] = [
+            Cell(join(percent(value), small), value) for value, small in zip(values, smalls, strict=True)
+        ]
+        if subset:
+            gains: list[Cell | Html | str] = [Cell("")]
+            for entry, value in zip(entries[1:], values[1:], strict=True):
+                both = paired(entries[0], entry, subset)
+                reach = mean_gain(both[0].resampled, both[1].resampled, name) if both else None
+                gains.append(_gain(_difference(value, values[0]), reach))
+            columns[f"gain in {metric.mean_title}"] = gains
+    columns["steps"] = [count(entry.run.last_step) for entry in entries]
+    minutes = [entry.run.minutes for entry in entries]
+    columns["minutes"] = [Cell("not finished" if each is None else f"{each:g}", each) for each in minutes]
+    rows = list(zip((entry.run.name for entry in entries), zip(*columns.values(), strict=True), strict=True))
+    words = f"the {subset} images, averaged weights" if subset else "their newest validation images or test images"
+    return table(f"All runs on {words}, in percent; small: 95% intervals", list(columns), rows, first="run")
 
 
-def _score_table(entries: Sequence[Entry], part: str | None) -> Html:
-    rows = []
-    for entry in entries:
-        run, found = entry.run, entry.run.final()
-        cells: list[Cell | Html | str] = [run.config.method]
-        scored = (part, run.metrics[part]["ema"]) if part else found
-        for name in ("mAP", "AUC"):
-            value = scored[1][name] if scored else None
-            reach = mean_intervals(entry, part)[name] if part else None
-            cells.append(Cell(join(percent(value), tag("small", span(reach)) if reach else None), value))
-            if part:
-                gain, ends = _gain(entries[0], entry, part, name)
-                own = entry is entries[0]
-                text = join(signed(gain), tag("small", f"{signed(ends[0])} to {signed(ends[1])}") if ends else None)
-                cells.append(Cell("" if own else text, None if own else gain))
-        cells.append(count(run.metrics["step"] if run.metrics else run.last_step))
-        minutes = run.metrics["minutes"] if run.metrics else None
-        cells.append(Cell("not finished" if minutes is None else f"{minutes:g}", minutes))
-        rows.append((run.name, cells))
-    per_mean = [["mAP", "gain in mAP"], ["AUC", "gain in AUC"]] if part else [["mAP"], ["AUC"]]
-    columns = ["method", *per_mean[0], *per_mean[1], "steps", "minutes"]
-    words = f"the {part} images, averaged weights" if part else "their newest validation images or test images"
-    return table(f"All runs on {words}, in percent; small: 95% intervals", columns, rows, first="run")
-
-
-def _class_gains(entries: Sequence[Entry], classes: Sequence[str], part: str) -> tuple[Html, Html] | None:
+def _class_gains(entries: Sequence[PageRun], classes: Sequence[str], subset: str) -> tuple[Html, Html] | None:
     """The gain in AP of every class that all runs know: as a figure and as a table."""
-    shown = [{entry.class_names[place] for place in entry.shown} for entry in entries]
+    shown = [{entry.class_names[position] for position in entry.shown} for entry in entries]
     shared = [name for name in classes if all(name in each for each in shown)]
-    places = {name: place for place, name in enumerate(classes)}
+    number_of = {name: number for number, name in enumerate(classes)}
     if not shared:
         return None
-    aps = [[entry.run.metrics[part]["ema"]["classes"][name]["AP"] for name in shared] for entry in entries]
-    ends = [_class_intervals(entries[0], entry, part) for entry in entries]
+    tables = [entry.run.scores[subset].classes for entry in entries]
+    ends = [_class_intervals(entries[0], entry, subset) for entry in entries]
     picture_rows, rows = [], []
-    for place, name in enumerate(shared):
-        values = []
-        cells = [share(aps[0][place])]
-        for n in range(1, len(entries)):
-            mine, theirs = aps[n][place], aps[0][place]
-            gain = None if mine is None or theirs is None else mine - theirs
-            reach = (ends[n] or {}).get(name)
-            if gain is not None:
-                values.append((n, 100 * gain, (100 * reach[0], 100 * reach[1]) if reach else None))
-            small = tag("small", f"{signed(reach[0])} to {signed(reach[1])}") if reach and gain is not None else None
-            text = join(signed(gain), small)
-            cells += [share(mine), Cell(text, gain)]
-        picture_rows.append((name, places[name], values))
+    for name in shared:
+        theirs, *others = [each[name].values["AP"] for each in tables]
+        gains = [(n, _difference(mine, theirs), ends[n].get(name)) for n, mine in enumerate(others, start=1)]
+        cells = [share(theirs)]
+        for mine, (_, gain, reach) in zip(others, gains, strict=True):
+            cells += [share(mine), _gain(gain, reach)]
+        points = [
+            (n, 100 * gain, (100 * reach[0], 100 * reach[1]) if reach else None)
+            for n, gain, reach in gains
+            if gain is not None
+        ]
+        picture_rows.append((name, number_of[name], points))
         rows.append((name, cells))
     caption = f"Over {entries[0].run.name}, in points"
     reach_words = " Lines are 95% intervals." if any(ends[1:]) else ""
@@ -135,66 +121,60 @@ def _class_gains(entries: Sequence[Entry], classes: Sequence[str], part: str) ->
     )
     columns = ["AP " + entries[0].run.name]
     columns += [word for entry in entries[1:] for word in (f"AP {entry.run.name}", "gain")]
-    numbers = [places[name] for name in shared]
+    numbers = [number_of[name] for name in shared]
     legend = [(n, entry.run.name) for n, entry in enumerate(entries) if n]
-    whole = table(
-        f"AP of each class on the {part} images, in percent", columns, rows, first="class", class_index=numbers
-    )
+    title = f"AP of each class on the {subset} images, in percent"
+    whole = table(title, columns, rows, first="class", class_index=numbers)
     return figure(drawn, "Gain in AP, class by class", f"{caption}.{reach_words}", legend), tag(
         "details", tag("summary", "The gains as a table"), whole
     )
 
 
-def _class_intervals(first: Entry, entry: Entry, part: str) -> dict[str, Ends | None] | None:
-    both = paired(first, entry, part)
+def _difference(mine: float | None, theirs: float | None) -> float | None:
+    return None if mine is None or theirs is None else mine - theirs
+
+
+def _class_intervals(first: PageRun, entry: PageRun, subset: str) -> dict[str, Ends | None]:
+    both = paired(first, entry, subset)
     if not both:
-        return None
-    difference: Tensor = both[1].resampled.ap - both[0].resampled.ap  # (r, c)
+        return {}
     targets, known = both[0].images.scoring_labels(count_difficult=False)
-    positives = (targets * known).sum(0, dtype=torch.long).tolist()
-    found = zip(entry.class_names, interval(difference), positives, strict=True)
-    return {name: ends if number >= ENOUGH else None for name, ends, number in found}
+    found = class_gains(both[0].resampled, both[1].resampled, "AP", (targets * known).sum(0, dtype=torch.long))
+    return dict(zip(entry.class_names, found, strict=True))
 
 
-def _curves(entries: Sequence[Entry], most: int) -> list[Html]:
+def _curves(entries: Sequence[PageRun], most: int) -> list[Html]:
     """Curves of all runs, one figure a quantity."""
-    quantities = {
-        "mAP": ("mAP on validation images", "", "mAP, %", 100),
-        "AUC": ("AUC on validation images", "", "AUC, %", 100),
-        "loss": ("Loss", "Methods add different terms, so only runs of one method compare.", "loss", 1),
-    }
     figures = []
     last_step = max(max(entry.run.last_step for entry in entries), 1)
-    for name, (title, words, label, factor) in quantities.items():
+    titles = {metric.mean: metric.mean_title for metric in resampled_metrics().values()}
+    for name in (*titles, "loss"):
         lines = []
         for n, entry in enumerate(entries):
-            rows = [(r["step"], r) for r in entry.run.train] if name == "loss" else validation_means(entry.run)
-            points = [(step, None if row[name] is None else factor * row[name]) for step, row in rows]
+            points: list[Point] = [(row["step"], row["loss"]) for row in entry.run.train]
+            if name != "loss":
+                means = [(step, scores.means.get(name)) for step, scores in entry.run.validations]
+                points = [(step, None if mean is None else 100 * mean) for step, mean in means]
             if points:
                 lines.append(Line(name=entry.run.name, points=fewer(points, most), series=n, marked=name != "loss"))
         if not lines:
             continue
+        title, label, words = f"{titles.get(name)} on validation images", f"{titles.get(name)}, %", ""
+        if name == "loss":
+            title, label = "Loss", "loss"
+            words = "Methods add different terms, so only runs of one method compare."
         ends = "; ".join(f"{x.name} {x.points[-1][1]:.3g}" for x in lines if x.points[-1][1] is not None)
-        picture = chart(
-            f"compare-{name}",
-            title,
-            f"Last values: {ends}.",
-            lines=lines,
-            x_label="step",
-            y_label=label,
-            x_range=(0, last_step),
-        )
+        axes: dict[str, Any] = {"x_label": "step", "y_label": label, "x_range": (0, last_step)}
+        picture = chart(f"compare-{name}", title, f"Last values: {ends}.", lines=lines, **axes)
         figures.append(figure(picture, title, words, [(line.series or 0, line.name) for line in lines]))
     return figures
 
 
-def _settings_table(entries: Sequence[Entry]) -> Html | None:
+def _settings_table(entries: Sequence[PageRun]) -> Html | None:
     """Settings in which the runs differ."""
-    mine = [{name: value for name, value, _ in changed_settings(entry.run.config)} for entry in entries]
-    usual = [{name: default for name, _, default in changed_settings(entry.run.config)} for entry in entries]
-    names = list(dict.fromkeys(name for each in mine for name in each))
-    defaults = {name: value for each in usual for name, value in each.items()}
-    rows = [(name, [each.get(name, defaults[name]) for each in mine]) for name in names]
+    changed = [{name: (value, default) for name, value, default in changed_settings(e.run.config)} for e in entries]
+    defaults = {name: default for each in changed for name, (_, default) in each.items()}
+    rows = [(name, [each.get(name, (default,))[0] for each in changed]) for name, default in defaults.items()]
     rows = [("seed", [str(entry.run.config.seed) for entry in entries]), *rows]
     rows = [(name, values) for name, values in rows if len(set(values)) > 1]
     if not rows:

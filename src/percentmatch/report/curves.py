@@ -1,11 +1,13 @@
 """Figures of curves over the steps of a run."""
 
 from collections.abc import Sequence
+from typing import Any
 
-from percentmatch.report.collect import RunRecord, Series
-from percentmatch.report.entry import Entry
+from percentmatch.report.collect import Series
 from percentmatch.report.figures import Line, chart, fewer
 from percentmatch.report.markup import Html, tag
+from percentmatch.report.scoring import PageRun
+from percentmatch.scoring.metrics import resampled_metrics
 
 
 def figure(picture: Html, title: str, words: str, legend: Sequence[tuple[int, str]] = ()) -> Html:
@@ -16,7 +18,24 @@ def figure(picture: Html, title: str, words: str, legend: Sequence[tuple[int, st
     return tag("figure", head, picture, key, tag("figcaption", words) if words else None)
 
 
-def training_figures(entry: Entry) -> list[Html]:
+def run_figure(
+    entry: PageRun,
+    title: str,
+    words: str,
+    description: str,
+    *,
+    legend: Sequence[tuple[int, str]] = (),
+    over_steps: bool = False,
+    **axes: Any,
+) -> Html:
+    """A chart of one run, whose id is its title in small letters; `axes` are those of `chart`."""
+    if over_steps:
+        axes |= {"x_label": "step", "x_range": (0, max(entry.run.last_step, 1)), "verticals": entry.run.rounds}
+    letters = "".join(letter if letter.isalnum() else " " for letter in title.lower())
+    return figure(chart("-".join([entry.key, *letters.split()]), title, description, **axes), title, words, legend)
+
+
+def training_figures(entry: PageRun) -> list[Html]:
     """Losses, learning rate, and the means on the validation images."""
     run, most = entry.run, entry.most_points
     made = []
@@ -30,27 +49,22 @@ def training_figures(entry: Entry) -> list[Html]:
         made.append(_series(entry, "Loss", "Mean of the steps since the row before.", "loss", lines))
         rates = fewer([(row["step"], row["lr"]) for row in run.train], most)
         made.append(_series(entry, "Learning rate", "", "rate", [Line(name="learning rate", points=rates, series=0)]))
-    means = validation_means(run)
-    if means:
+    if run.validations:
+        metrics = resampled_metrics().values()
+        curves = [[(step, _times(table.means.get(m.mean), 100)) for step, table in run.validations] for m in metrics]
         lines = [
-            Line(name=name, points=[(step, _times(row[name], 100)) for step, row in means], series=n, marked=True)
-            for n, name in enumerate(("mAP", "AUC"))
+            Line(name=metric.mean_title, points=points, series=n, marked=True)
+            for n, (metric, points) in enumerate(zip(metrics, curves, strict=True))
         ]
+        *others, last_name = (metric.mean_title for metric in metrics)
+        names = " and ".join([", ".join(others), last_name])
         words = "Means over the classes, of the averaged weights."
-        made.append(_series(entry, "mAP and AUC on validation images", words, "mAP and AUC, %", lines))
+        made.append(_series(entry, f"{names} on validation images", words, f"{names}, %", lines))
     return made
 
 
-def validation_means(run: RunRecord) -> list[tuple[int, dict]]:
-    """Step and scores of every validation, the one at the end included."""
-    rows = [(row["step"], row) for row in run.validation]
-    if run.metrics and "validation" in run.metrics and (not rows or rows[-1][0] < run.metrics["step"]):
-        rows.append((run.metrics["step"], run.metrics["validation"]["ema"]))
-    return rows
-
-
 def over_time(
-    entry: Entry,
+    entry: PageRun,
     title: str,
     words: str,
     y_label: str,
@@ -66,59 +80,36 @@ def over_time(
     if not there:
         return None
 
-    def points(each: Series, place: int) -> list[tuple[float, float | None]]:
-        return fewer([(step, _times(row[place], factor)) for step, row in zip(*each, strict=True)], entry.most_points)
+    def points(each: Series, position: int) -> list[tuple[float, float | None]]:
+        curve = [(step, _times(row[position], factor)) for step, row in zip(*each, strict=True)]
+        return fewer(curve, entry.most_points)
 
     lines = [
         Line(
-            name=entry.class_names[place],
-            points=points(each, place),
-            class_index=entry.class_index[place],
+            name=entry.class_names[position],
+            points=points(each, position),
+            class_index=entry.class_index[position],
             dashed=each is not there[0],
             marked=len(each[0]) <= 10,
         )
         for each in there
-        for place in entry.shown
+        for position in entry.shown
     ]
     if pooled:
         lines.append(Line(name="all classes", points=points(pooled, 0)))
-    picture = chart(
-        figure_key(entry, title),
-        title,
-        _last_words(entry.class_names, there[0], factor),
-        lines=lines,
-        x_label="step",
-        y_label=y_label,
-        x_range=(0, max(entry.run.last_step, 1)),
-        y_range=y_range,
-        band=band,
-        verticals=entry.run.rounds,
-    )
-    return figure(picture, title, words)
+    description = _last_words(entry.class_names, there[0], factor)
+    axes: dict[str, Any] = {"lines": lines, "y_label": y_label, "y_range": y_range, "band": band}
+    return run_figure(entry, title, words, description, over_steps=True, **axes)
 
 
-def _series(entry: Entry, title: str, words: str, y_label: str, lines: Sequence[Line]) -> Html:
+def _series(entry: PageRun, title: str, words: str, y_label: str, lines: Sequence[Line]) -> Html:
     """Named curves over the steps."""
     values = {line.name: [y for _, y in line.points if y is not None] for line in lines}
     ends = [f"{name} from {found[0]:.4g} to {found[-1]:.4g}" for name, found in values.items() if found]
-    picture = chart(
-        figure_key(entry, title),
-        title,
-        f"From the first to the last row: {'; '.join(ends)}.",
-        lines=lines,
-        x_label="step",
-        y_label=y_label,
-        x_range=(0, max(entry.run.last_step, 1)),
-        verticals=entry.run.rounds,
-    )
+    description = f"From the first to the last row: {'; '.join(ends)}."
     legend = [(line.series or 0, line.name) for line in lines] if len(lines) > 1 else []
-    return figure(picture, title, words + (" Dotted: a new round." if entry.run.rounds else ""), legend)
-
-
-def figure_key(entry: Entry, title: str) -> str:
-    """The id of a figure: its title in small letters."""
-    words = "".join(letter if letter.isalnum() else " " for letter in title.lower()).split()
-    return f"{entry.key}-{'-'.join(words)}"
+    words += " Dotted: a new round." if entry.run.rounds else ""
+    return run_figure(entry, title, words, description, legend=legend, over_steps=True, lines=lines, y_label=y_label)
 
 
 def _times(value: float | None, factor: float) -> float | None:

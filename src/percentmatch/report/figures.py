@@ -125,8 +125,8 @@ def intervals(
         parts.append(tag("line", class_="zero" if at == 0 else "grid", x1=x(at), x2=x(at), y1=TOP, y2=bottom))
         parts.append(tag("text", f"{at:+g}" if at else "0", x=x(at), y=bottom + 15, text_anchor="middle"))
     parts.append(tag("text", x_label, class_="label", x=(left + WIDTH - RIGHT) / 2, y=height - 6, text_anchor="middle"))
-    for place, (name, class_index, row) in enumerate(rows):
-        top = TOP + place * per_row
+    for position, (name, class_index, row) in enumerate(rows):
+        top = TOP + position * per_row
         shown = name if len(name) <= 17 else name[:16] + "…"
         text = tag("text", shown, tag("title", name), x=left - 8, y=top + per_row / 2 + 4, text_anchor="end")
         parts.append(tag("g", text, class_="name", data_c=class_index))

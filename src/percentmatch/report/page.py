@@ -9,15 +9,14 @@ from typing import Any
 from percentmatch import __version__
 from percentmatch.report.collect import RunRecord
 from percentmatch.report.compare import comparison
-from percentmatch.report.entry import Entry
 from percentmatch.report.markup import Html, join, script_json, tag
-from percentmatch.report.scoring import ScoredRun
+from percentmatch.report.scoring import PageRun, ScoredRun
 from percentmatch.report.sections import page_examples, run_sections
 from percentmatch.report.summary import sentence
 from percentmatch.report.thumbnails import Album, gallery
 
 
-def page(entries: Sequence[Entry], classes: Sequence[str]) -> str:
+def page(entries: Sequence[PageRun], classes: Sequence[str]) -> str:
     """The report of one run, or of several with their comparison first."""
     style, script = (Html(files("percentmatch.report").joinpath(name).read_text()) for name in ("page.css", "page.js"))
     one = len(entries) == 1
@@ -51,12 +50,12 @@ def page(entries: Sequence[Entry], classes: Sequence[str]) -> str:
     return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', parts), lang='en')}\n"
 
 
-def _one_run(entry: Entry) -> tuple[Html, list[tuple[str, str]]]:
+def _one_run(entry: PageRun) -> tuple[Html, list[tuple[str, str]]]:
     sections = run_sections(entry, level=2)
     return join(*(content for _, _, content in sections)), [(key, title) for key, title, _ in sections]
 
 
-def _several_runs(entries: Sequence[Entry], classes: Sequence[str]) -> tuple[Html, list[tuple[str, str]]]:
+def _several_runs(entries: Sequence[PageRun], classes: Sequence[str]) -> tuple[Html, list[tuple[str, str]]]:
     parts = [
         tag(
             "section",
@@ -90,7 +89,7 @@ def _policy(style: str, script: str) -> str:
     return f"default-src 'none'; {allowed}; base-uri 'none'; form-action 'none'"
 
 
-def _data(entries: Sequence[Entry], classes: Sequence[str], shown: Sequence[int]) -> dict[str, Any]:
+def _data(entries: Sequence[PageRun], classes: Sequence[str], shown: Sequence[int]) -> dict[str, Any]:
     album, first = Album(), entries[0]
     galleries = {
         entry.key: gallery(entry.scored, album, entry.class_index, entry.shown, len(entries))
@@ -100,7 +99,7 @@ def _data(entries: Sequence[Entry], classes: Sequence[str], shown: Sequence[int]
     counts = frequencies(first.run, first.class_names, first.scored, classes)
     return {
         "classes": list(classes),
-        "examples": [shown[place] for place in page_examples([counts[number] for number in shown])],
+        "examples": [shown[position] for position in page_examples([counts[number] for number in shown])],
         "galleries": {key: value for key, value in galleries.items() if value},
         "pictures": album.pictures,
     }
@@ -109,7 +108,7 @@ def _data(entries: Sequence[Entry], classes: Sequence[str], shown: Sequence[int]
 def frequencies(run: RunRecord, names: Sequence[str], scored: ScoredRun | None, classes: Sequence[str]) -> list[float]:
     """How many positives each class has, as far as a run with classes of these names knows."""
     found = run.final()
-    counts = {name: row["positives"] for name, row in found[1]["classes"].items()} if found else {}
+    counts = {name: row.positives for name, row in found[1].classes.items()} if found else {}
     if scored:
         counts = dict(zip(names, scored.labeled_positives, strict=True))
     return [counts.get(name, 0) for name in classes]

@@ -7,38 +7,34 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from percentmatch.data import Data, Images, Split, load_data
+from percentmatch.data import Data, Images, Split
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
-from percentmatch.models import Card, Decisions, load_classifier
+from percentmatch.models import Card, Decisions
 from percentmatch.report.collect import RunRecord
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import decisions_of, probabilities_of, thresholds_of
-from percentmatch.scoring.intervals import (
-    Calibration,
-    Resampled,
-    bootstrap,
-    calibrate,
-    decision_thresholds,
-    plain,
-    resamples_of,
-)
+from percentmatch.scoring.intervals import Ends, Resampled, bootstrap, mean_interval, plain, resamples_of
 from percentmatch.scoring.predictions import logits, probabilities
+from percentmatch.scoring.reliability import Reliability, reliability
+from percentmatch.scoring.thresholds import decision_thresholds
+from percentmatch.use.evaluate import open_trained
 
 MOST_POOL_IMAGES = 4000
 POOL_BINS = 50
 
 
 @dataclass(frozen=True)
-class ScoredPart:
+class ScoredSubset:
     """The validation or test images under the saved model."""
 
     images: Images
     exact: Resampled  # one row: the images as they are
     resampled: Resampled
-    calibration: Calibration  # of the network's own probabilities
-    calibrated: Calibration | None  # of those that `predict` gives, if the model knows better ones
+    reliability: Reliability  # of the network's own probabilities
+    pooled: Reliability  # the same of all classes as one
+    calibrated: Reliability | None  # of those that `predict` gives, pooled, if the model knows better ones
     probabilities: Tensor  # (n, c) as `predict` gives them
     decided: Tensor  # (n, c) bool: the labels predicted
     doubt: Tensor  # (n, c) distance from being decided otherwise, in logits
@@ -58,10 +54,35 @@ class ScoredPool:
 class ScoredRun:
     class_names: tuple[str, ...]
     task: str
-    parts: dict[str, ScoredPart]  # test and validation, where there are such images
+    subsets: dict[str, ScoredSubset]  # test and validation, where there are such images
     pool: ScoredPool | None
     labeled_positives: list[int]
     aim: str | None  # of the model's own thresholds; None: they have the best F1 on the images shown
+
+
+@dataclass(frozen=True)
+class PageRun:
+    """A run on the page: what its folder says, what its model says, and how the page calls its classes."""
+
+    run: RunRecord
+    scored: ScoredRun | None
+    missing: str | None  # why there are no scores
+    class_names: tuple[str, ...]
+    class_index: tuple[int, ...]  # numbers of these classes on the page
+    key: str  # begins the ids of its elements
+    most_points: int  # of a curve
+    shown: tuple[int, ...]  # positions of the classes in figures and tables: all, unless there are very many
+
+    @property
+    def shown_index(self) -> list[int]:
+        return [self.class_index[position] for position in self.shown]
+
+    def subset(self, name: str | None) -> ScoredSubset | None:
+        return self.scored.subsets.get(name or "") if self.scored else None
+
+    def mean_interval(self, subset: str | None, metric: str) -> Ends | None:
+        scored = self.subset(subset)
+        return mean_interval(scored.resampled, scored.exact, metric) if scored else None
 
 
 def score_own_images(
@@ -78,16 +99,13 @@ def score_own_images(
     """
     if run.split is None:
         raise UserError(f"'{run.path}' has no split.json, which says which images it used")
-    place = pick_device(device)
-    model, card = load_classifier(RunFolder(run.path).model, place)
+    chosen = pick_device(device)
+    model, card, data = open_trained(RunFolder(run.path), chosen, data=data, moved=moved, progress=progress)
     if run.class_names and card.class_names != run.class_names:
-        raise UserError(f"the model in '{run.path}' has other classes than the run's log")
-    data = data or load_data(RunFolder(run.path).read_moved(moved or {}), progress=progress)
-    if data.pool.class_names != card.class_names:
-        raise UserError(f"the data has other classes than the model in '{run.path}'")
+        raise UserError(f"the model in '{run.path}' has other classes than the run's log; restore the run folder")
     images = {"test": data.test.part(run.split.test), "validation": data.pool.part(run.split.validation)}
-    images = {name: part for name, part in images.items() if len(part)}
-    found = {name: logits(model, part.pixels, card, place) for name, part in images.items()}
+    images = {name: each for name, each in images.items() if len(each)}
+    found = {name: logits(model, each.pixels, card, chosen) for name, each in images.items()}
     if any(each.isnan().any() for each in found.values()):
         raise UserError("the saved model gives probabilities that are not a number (NaN): training has diverged")
     shown = next((name for name in ("validation", "test") if name in images), None)
@@ -96,8 +114,8 @@ def score_own_images(
     return ScoredRun(
         class_names=card.class_names,
         task=card.task,
-        parts={name: _score_part(found[name], part, card, decided) for name, part in images.items()},
-        pool=_score_pool(model, data.pool, run.split, card, place),
+        subsets={name: _score_subset(found[name], each, card, decided) for name, each in images.items()},
+        pool=_score_pool(model, data.pool, run.split, card, chosen),
         labeled_positives=data.pool.labels.targets.select(labeled).in_columns().tolist(),
         aim=card.decisions.aim if card.decisions else None,
     )
@@ -112,16 +130,17 @@ def _with_thresholds(card: Card, found: Tensor, images: Images) -> Card:
     return replace(card, decisions=Decisions((1.0,) * number, (0.0,) * number, thresholds, "F1"))
 
 
-def _score_part(found: Tensor, images: Images, card: Card, decided: Card) -> ScoredPart:
+def _score_subset(found: Tensor, images: Images, card: Card, decided: Card) -> ScoredSubset:
     """From logits (n, c). `decided` is the card with thresholds, the model's own or not."""
     scores, final = probabilities_of(found, card, raw=True).float(), probabilities_of(found, decided)
     labels = images.scoring_labels(count_difficult=False)
-    return ScoredPart(
+    return ScoredSubset(
         images,
         exact=plain(scores, *labels),
         resampled=bootstrap(scores, *labels, resamples=resamples_of(scores.shape[1])),
-        calibration=calibrate(scores, *labels),
-        calibrated=calibrate(final, *labels) if card.decisions else None,
+        reliability=reliability(scores, *labels),
+        pooled=reliability(scores, *labels, pooled=True),
+        calibrated=reliability(final, *labels, pooled=True) if card.decisions else None,
         probabilities=final,
         decided=decisions_of(found, decided).bool(),
         doubt=_doubt(final, decided),

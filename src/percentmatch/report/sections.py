@@ -5,19 +5,20 @@ from collections.abc import Sequence
 from percentmatch.methods import labeled_loss_of
 from percentmatch.report.collect import last
 from percentmatch.report.curves import figure, training_figures
-from percentmatch.report.entry import Entry
 from percentmatch.report.figures import Line, chart, small_interval
 from percentmatch.report.markup import Html, join, tag
 from percentmatch.report.paper_figures import pseudo_label_figures
-from percentmatch.report.scoring import ScoredPart, ScoredRun
+from percentmatch.report.scoring import PageRun, ScoredRun
 from percentmatch.report.summary import summary
 from percentmatch.report.tables import MISSING, Cell, count, percent, share, span, table
 from percentmatch.report.thumbnails import GROUPS
 from percentmatch.scoring.intervals import interval, resamples_of
+from percentmatch.scoring.metrics import resampled_metrics
+from percentmatch.scoring.table import SUBSETS, ScoreTable
 from percentmatch.settings.config import Config
 
 
-def run_sections(entry: Entry, level: int) -> list[tuple[str, str, Html]]:
+def run_sections(entry: PageRun, level: int) -> list[tuple[str, str, Html]]:
     """Key, title and content of each section that the run has something for."""
     makers = (
         ("summary", "Summary", summary),
@@ -39,20 +40,19 @@ def run_sections(entry: Entry, level: int) -> list[tuple[str, str, Html]]:
     ]
 
 
-def class_tables(entry: Entry) -> Html | None:
+def class_tables(entry: PageRun) -> Html | None:
     run = entry.run
     tables = []
-    for part in ("test", "validation"):
-        scores = run.metrics[part]["ema"] if run.metrics and part in run.metrics else None
-        words = f"{part} images, at the last step"
-        if scores is None and part == "validation" and run.validation:
-            scores, words = run.validation[-1], f"validation images, at step {run.validation[-1]['step']:,}"
-        if scores:
-            tables.append((part, _class_table(entry, part, scores["classes"], f"Each class on the {words}")))
+    for subset in SUBSETS:
+        if scores := run.newest(subset):
+            when = "the last step" if subset in run.scores else f"step {run.validations[-1][0]:,}"
+            found = _class_table(entry, subset, scores, f"Each class on the {subset} images, at {when}")
+            title = tag("summary", f"The same on the {subset} images")
+            tables.append(tag("details", title, found) if tables else found)
     if not tables:
         return None
-    shown = [tables[0][1], *(tag("details", tag("summary", f"The same on the {p} images"), t) for p, t in tables[1:])]
-    about = "AP and AUC of the averaged weights, in percent."
+    titles = " and ".join(metric.title for metric in resampled_metrics().values())
+    about = f"{titles} of the averaged weights, in percent."
     if entry.scored:
         number = resamples_of(len(entry.class_names))
         about += (
@@ -61,35 +61,29 @@ def class_tables(entry: Entry) -> Html | None:
         )
     box = tag("label", "Filter classes ", tag("input", type="search", class_="filter", autocomplete="off"))
     found = tag("span", class_="found", role="status")
-    return join(tag("p", about), tag("p", box, " ", found, class_="filterbox"), *shown)
+    return join(tag("p", about), tag("p", box, " ", found, class_="filterbox"), *tables)
 
 
-def _class_table(entry: Entry, part: str, classes: dict, caption: str) -> Html:
-    scored: ScoredPart | None = entry.scored.parts.get(part) if entry.scored else None
-    shown = list(entry.shown)
-    nothing = [None] * len(shown)
-    ap_ends, auc_ends, errors = nothing, nothing, None
-    if scored:
-        drawn, exact = scored.resampled, scored.exact
-        ap_ends = interval(drawn.ap[:, shown], around=exact.ap[0, shown])
-        auc_ends = interval(drawn.auc[:, shown], around=exact.auc[0, shown])
-        errors = scored.calibration.errors()[shown].tolist()
-    labeled = entry.scored.labeled_positives if entry.scored else None
-    columns = ["positives", *(["labeled"] if labeled else []), "AP"]
-    columns += ["95% interval of AP", "AP, 0 to 100"] if scored else []
-    columns += ["AUC", *(["95% interval of AUC", "ECE"] if scored else [])]
-    rows = []
-    for row, place in enumerate(shown):
-        name = entry.class_names[place]
-        values = classes[name]
-        cells = [count(values["positives"]), *([count(labeled[place])] if labeled else []), share(values["AP"])]
+def _class_table(entry: PageRun, subset: str, scores: ScoreTable, caption: str) -> Html:
+    scored, shown = entry.subset(subset), list(entry.shown)
+    positives = [row.positives for row in scores.classes.values()]
+    columns: dict[str, list[Cell]] = {"positives": [count(positives[position]) for position in shown]}
+    if entry.scored:
+        columns["labeled"] = [count(entry.scored.labeled_positives[position]) for position in shown]
+    for name, metric in resampled_metrics().items():
+        values = [scores.of_classes(name)[position] for position in shown]
+        columns[metric.title] = [share(value) for value in values]
         if scored:
-            cells += [_ends(ap_ends[row]), _picture(values["AP"], ap_ends[row])]
-        cells.append(share(values["AUC"]))
-        if scored and errors:
-            cells += [_ends(auc_ends[row]), share(errors[row])]
-        rows.append((name, cells))
-    return table(caption, columns, rows, first="class", class_index=entry.shown_index)
+            drawn, exact = scored.resampled.classes[name][:, shown], scored.exact.classes[name][0, shown]
+            ends = interval(drawn, around=exact)
+            columns[f"95% interval of {metric.title}"] = [_ends(each) for each in ends]
+            if name == "AP":
+                columns["AP, 0 to 100"] = [_picture(*each) for each in zip(values, ends, strict=True)]
+    if scored:
+        columns["ECE"] = [share(error) for error in scored.reliability.errors[shown].tolist()]
+    names = [entry.class_names[position] for position in shown]
+    rows = list(zip(names, zip(*columns.values(), strict=True), strict=True))
+    return table(caption, list(columns), rows, first="class", class_index=entry.shown_index)
 
 
 def _ends(ends: tuple[float, float] | None) -> Cell:
@@ -101,7 +95,7 @@ def _picture(value: float | None, ends: tuple[float, float] | None) -> Cell:
     return Cell("" if value is None else small_interval(value, ends), value)
 
 
-def pseudo_labels(entry: Entry) -> Html | None:
+def pseudo_labels(entry: PageRun) -> Html | None:
     figures = pseudo_label_figures(entry)
     numbers = _pseudo_table(entry)
     if not figures and numbers is None:
@@ -113,72 +107,67 @@ def pseudo_labels(entry: Entry) -> Html | None:
     )
 
 
-def _pseudo_table(entry: Entry) -> Html | None:
+def _pseudo_table(entry: PageRun) -> Html | None:
     run = entry.run
-    columns = {
-        "upper threshold": (last(run.logged("upper")), 1),
-        "lower threshold": (last(run.logged("lower")), 1),
-        "gap": (last(run.logged("gap")), 1),
-        "weight": (last(run.logged("weights")), 1),
-        "positive, %": (last(run.logged("positive_rate")), 100),
-        "negative, %": (last(run.logged("negative_rate")), 100),
-        "positives right, %": (last(run.ratio("positives_right", "positives_selected")), 100),
-        "positives found, %": (last(run.ratio("positives_right", "positives_true")), 100),
-        "negatives right, %": (last(run.ratio("negatives_right", "negatives_selected")), 100),
+    logged = {"upper threshold": "upper", "lower threshold": "lower", "gap": "gap", "weight": "weights"}
+    rates = {"positive, %": "positive_rate", "negative, %": "negative_rate"}
+    audits = {
+        "positives right, %": ("positives_right", "positives_selected"),
+        "positives found, %": ("positives_right", "positives_true"),
+        "negatives right, %": ("negatives_right", "negatives_selected"),
     }
-    there = {name: column for name, column in columns.items() if column[0]}
-    if not there:
+    found = {title: run.logged(name) for title, name in {**logged, **rates}.items()}
+    found |= {title: run.ratio(*pair) for title, pair in audits.items()}
+    columns = {title: values for title, series in found.items() if (values := last(series))}
+    if not columns:
         return None
     rows = [
-        (entry.class_names[place], [_scaled(values[place], factor) for values, factor in there.values() if values])
-        for place in entry.shown
+        (entry.class_names[n], [_scaled(values[n], percent="%" in title) for title, values in columns.items()])
+        for n in entry.shown
     ]
     caption = f"Means of the steps up to {run.train[-1]['step']:,} since the row before"
-    return table(caption, list(there), rows, first="class", class_index=entry.shown_index)
+    return table(caption, list(columns), rows, first="class", class_index=entry.shown_index)
 
 
-def _scaled(value: float | None, factor: float) -> Cell:
-    shown = MISSING if value is None else f"{value:.3f}" if factor == 1 else f"{factor * value:.1f}"
-    return Cell(shown, value)
+def _scaled(value: float | None, *, percent: bool) -> Cell:
+    return Cell(MISSING if value is None else f"{100 * value:.1f}" if percent else f"{value:.3f}", value)
 
 
-def training(entry: Entry) -> Html | None:
+def training(entry: PageRun) -> Html | None:
     figures = training_figures(entry)
     return tag("div", *figures, class_="figures") if figures else None
 
 
-def calibration(entry: Entry) -> Html | None:
-    """A reliability diagram for each part; with one label an image, too, every pair of image and class counts."""
-    if not entry.scored or not entry.scored.parts:
+def calibration(entry: PageRun) -> Html | None:
+    """A reliability diagram for each subset; with one label an image, too, every pair of image and class counts."""
+    if not entry.scored or not entry.scored.subsets:
         return None
     figures = []
-    for part, scored in entry.scored.parts.items():
-        table_ = scored.calibration
-        pooled, errors = table_.pooled(), table_.errors().tolist()
+    for subset, scored in entry.scored.subsets.items():
+        errors = scored.reliability.errors.tolist()
         lines = [
             Line(
-                name=f"{entry.class_names[place]}, ECE {percent(errors[place])}%",
-                points=_reliability(table_.counts[place], table_.predicted[place], table_.observed[place]),
-                class_index=entry.class_index[place],
+                name=f"{entry.class_names[position]}, ECE {percent(errors[position])}%",
+                points=scored.reliability.points(position),
+                class_index=entry.class_index[position],
                 marked=True,
             )
-            for place in entry.shown
+            for position in entry.shown
         ]
-        whole = _reliability(pooled.counts[0], pooled.predicted[0], pooled.observed[0])
+        whole = scored.pooled.points(0)
         lines.append(Line(name="all pairs", points=whole, marked=True))
         lines.append(Line(name="as it should be", points=[(0, 0), (1, 1)], dashed=True))
-        words = f"ECE of all pairs: {percent(float(pooled.errors()[0]))}%"
-        if scored.calibrated:
-            better = scored.calibrated.pooled()
-            points = _reliability(better.counts[0], better.predicted[0], better.observed[0])
-            lines.append(Line(name="all pairs, calibrated", points=points, dashed=True, marked=True))
-            words += f", calibrated (dashed, with dots) {percent(float(better.errors()[0]))}%"
-        title = f"Reliability, {part} images"
+        words = f"ECE of all pairs: {percent(float(scored.pooled.errors))}%"
+        if better := scored.calibrated:
+            lines.append(Line(name="all pairs, calibrated", points=better.points(0), dashed=True, marked=True))
+            words += f", calibrated (dashed, with dots) {percent(float(better.errors))}%"
+        title = f"Reliability, {subset} images"
+        bins = "; ".join(f"{x:.2f} predicted, {y:.2f} observed" for x, y in whole)
+        pairs = "all pairs of image and class in ten bins"
         picture = chart(
-            f"{entry.key}-reliability-{part}",
+            f"{entry.key}-reliability-{subset}",
             title,
-            "Observed share of positives against the predicted probability, all pairs of image and class in ten bins: "
-            + "; ".join(f"{x:.2f} predicted, {y:.2f} observed" for x, y in whole if y is not None),
+            f"Observed share of positives against the predicted probability, {pairs}: {bins}",
             lines=lines,
             x_label="predicted probability",
             y_label="observed share of positives",
@@ -187,13 +176,13 @@ def calibration(entry: Entry) -> Html | None:
         )
         figures.append(figure(picture, title, f"{words}."))
     about = (
-        "Where a line lies below the diagonal, the model claims more than it keeps. The strong line is of all pairs of "
+        "Where a line lies below the diagonal, the probabilities are too high. The strong line is of all pairs of "
         "image and class; bins of fewer than five pairs are not drawn. ECE is the mean distance from the diagonal, "
         "weighted by the pairs of a bin."
     )
     if _asymmetric(entry.run.config):
         about += " The asymmetric loss makes scores too high by design; AP and AUC do not mind."
-    if any(each.calibrated for each in entry.scored.parts.values()):
+    if any(each.calibrated for each in entry.scored.subsets.values()):
         about += (
             " These are the network's own scores; percentmatch predict gives calibrated probabilities. Calibration was "
             "learnt from labeled images, as a rule the validation images, so the test images judge it fairly."
@@ -206,17 +195,12 @@ def _asymmetric(config: Config) -> bool:
     return config.task == "multi-label" and labeled_loss_of(config.method, config.options) == "asl"
 
 
-def _reliability(counts, predicted, observed, least: int = 5) -> list[tuple[float, float | None]]:
-    bins = zip(counts.tolist(), predicted.tolist(), observed.tolist(), strict=True)
-    return [(p / n, o / n) for n, p, o in bins if n >= least]
-
-
-def images(entry: Entry) -> Html | None:
-    if not entry.scored or not entry.scored.parts:
+def images(entry: PageRun) -> Html | None:
+    if not entry.scored or not entry.scored.subsets:
         return None
-    part = "validation" if "validation" in entry.scored.parts else "test"
+    subset = "validation" if "validation" in entry.scored.subsets else "test"
     about = (
-        f"Of the {part} images, for the class chosen above. {_rule(entry.scored, part)} Under each image: the "
+        f"Of the {subset} images, for the class chosen above. {_rule(entry.scored, subset)} Under each image: the "
         "probability of the class, the true labels, then labels that are predicted and not true (+), or true and not "
         "predicted (\u2212)."
     )
@@ -232,14 +216,14 @@ def images(entry: Entry) -> Html | None:
     )
 
 
-def _rule(scored: ScoredRun, part: str) -> str:
+def _rule(scored: ScoredRun, subset: str) -> str:
     """What makes a label a predicted one."""
     if scored.task == "single-label":
         return "The predicted label is the most probable one."
     if scored.aim is None:
         return (
             "The model knows no thresholds, as it had no validation images: a label counts as predicted from the score "
-            f"on that has the best F1 on these {part} images."
+            f"on that has the best F1 on these {subset} images."
         )
     aim = "the best F1" if scored.aim == "F1" else scored.aim
     return (
@@ -250,7 +234,7 @@ def _rule(scored: ScoredRun, part: str) -> str:
 
 def page_examples(counts: Sequence[float], number: int = 4) -> list[int]:
     """A few classes from the most to the least frequent, evenly spread."""
-    order = sorted(range(len(counts)), key=lambda place: -counts[place])
+    order = sorted(range(len(counts)), key=lambda position: -counts[position])
     if len(order) <= number:
         return order
     return [order[round(n * (len(order) - 1) / (number - 1))] for n in range(number)]

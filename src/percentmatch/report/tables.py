@@ -3,9 +3,10 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from percentmatch.console.tables import points
 from percentmatch.report.markup import Html, tag
+from percentmatch.scoring.intervals import Ends
 
-Ends = tuple[float, float]
 MISSING = "\u2013"
 
 
@@ -35,8 +36,7 @@ def span(ends: Ends | None) -> str:
 
 
 def signed(value: float | None) -> str:
-    """A difference of fractions in points, without a minus before a zero."""
-    return MISSING if value is None or value != value else f"{round(100 * value, 1) + 0.0:+.1f}"
+    return MISSING if value is None or value != value else points(value)
 
 
 def table(
@@ -51,8 +51,8 @@ def table(
     """A table in a box of its own that scrolls. With `class_index`, a row belongs to a class and can be chosen."""
     heads = [tag("th", _head(name, sortable), scope="col") for name in (first, *columns)]
     body = []
-    for place, (name, cells) in enumerate(rows):
-        number = class_index[place] if class_index is not None else None
+    for row, (name, cells) in enumerate(rows):
+        number = class_index[row] if class_index is not None else None
         shown = name if number is None else tag("button", name, type="button", class_="pick", data_pick=number)
         body.append(
             tag("tr", tag("th", shown, scope="row", data_v=name), *(_cell(cell) for cell in cells), data_c=number)

@@ -8,8 +8,7 @@ import torch
 
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
-from percentmatch.files import read_yaml
-from percentmatch.runs.finite import check_numbers, read_sound
+from percentmatch.files import check_numbers, read_sound, read_yaml
 from percentmatch.runs.run_folder import RunFolder, refuse_other, write_settings
 from percentmatch.settings.given import all_of, to_repeat
 from percentmatch.settings.pretraining import PretrainSettings

@@ -19,16 +19,18 @@ from percentmatch.data.shards.index import names_shards
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 from percentmatch.files import (
+    check_numbers,
     is_part,
     read_json,
+    read_sound,
     read_yaml,
     sweep,
     write_atomic,
     write_json,
 )
 from percentmatch.runs.checkpoint import Checkpoints
-from percentmatch.runs.finite import check_numbers, check_scores, read_sound
 from percentmatch.runs.log import Log
+from percentmatch.scoring.table import final_scores
 from percentmatch.settings.config import NO_FILE, Config, DataSettings, with_absolute_paths
 from percentmatch.settings.declare import declared, flat
 from percentmatch.settings.given import all_of, sections, to_repeat
@@ -205,9 +207,8 @@ def write_settings(file: Path, settings: DataSettings, given: Mapping[str, Any])
 
 def _check_metrics(metrics: dict[str, Any]) -> None:
     check_numbers(metrics, "step", "minutes", "seed")
-    for part in ("validation", "test"):
-        for weights in ("ema", "model") if part in metrics else ():
-            check_scores(metrics[part][weights])
+    for weights in ("ema", "model"):
+        final_scores(metrics, weights)
     if "calibration" in metrics:
         check_numbers(metrics["calibration"], "ece_before", "ece_after")
 

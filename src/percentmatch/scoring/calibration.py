@@ -12,20 +12,18 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from percentmatch.errors import UserError
 from percentmatch.models import Card, Decisions
 from percentmatch.records import Task
+from percentmatch.scoring.reliability import calibration_error
+from percentmatch.scoring.thresholds import FALLBACK, FEW, check_aim, choose
 
 FOLDS = 5
 AT_ONCE = 1 << 20  # pairs of image and class that are ranked at a time
 IN_CACHE = 1 << 16  # and that are differentiated
 MOST_STEPS, SMALL_STEP, ROUNDING = 200, 1e-7, 1e-12  # of the minimiser
-BINS = 10
 SCALE_SPREAD, SHIFT_SPREAD = 0.15, 0.5  # how far the log scale and the shift of a class may lie from the shared ones
 SHARED_SPREAD = 3.0  # and those from 0
 TEMPERATURE_SPREAD = 1.0  # of its logarithm: a few images that are all right do not make it certain
-ENOUGH = 20  # positives that choose a threshold; with fewer, the calibrated probabilities stand for the labels
-FALLBACK = 0.5  # the threshold of a class without any
 
 Affine = tuple[Tensor, Tensor]  # scale and shift, (c,) each
 
@@ -70,7 +68,7 @@ def decide(
     is kept if it lowers the log loss of images it was not fitted on; the error after it is measured on such images,
     too. None if the logits are not finite or no label is known to be 1, or to be 0.
     """
-    _check_aim(task, precision, recall)
+    check_aim(task, precision, recall)
     logits, targets, known = logits.double(), targets.double(), known.double()
     positives, judged = (targets * known).sum(0), known.sum(0)  # (c,)
     if not logits.isfinite().all() or not 0 < positives.sum() < judged.sum():
@@ -95,7 +93,7 @@ def decide(
     found = [nothing] * len(class_names)
     for columns in positives.nonzero()[:, 0].split(max(1, AT_ONCE // len(logits))):
         tables = (table[:, columns] for table in (calibrated, targets, known))
-        for column, row in zip(columns.tolist(), _choose(*tables, precision, recall), strict=True):
+        for column, row in zip(columns.tolist(), choose(*tables, precision, recall), strict=True):
             found[column] = row
     counts = zip(class_names, positives.long().tolist(), found, strict=True)
     rows = {class_name: {"positives": count, **row} for class_name, count, row in counts}
@@ -103,7 +101,7 @@ def decide(
     summary["decisions"] = {
         "aim": aim,
         "without_positives": [each for each, row in rows.items() if not row["positives"]],
-        "few_positives": [each for each, row in rows.items() if 0 < row["positives"] < ENOUGH],
+        "few_positives": [each for each, row in rows.items() if 0 < row["positives"] < FEW],
         "missed": [each for each, row in rows.items() if value and row["positives"] and row[name] < value],
         "classes": rows,
     }
@@ -203,22 +201,6 @@ def _fit_temperature(logits: Tensor, targets: Tensor, known: Tensor) -> Affine:
     return log_scale.detach().exp() * one, 0 * one
 
 
-def calibration_error(scores: Tensor, targets: Tensor, known: Tensor, task: Task) -> float:
-    """ECE: the mean distance of probability and share of positives in equal bins, each weighted by its pairs.
-
-    All known pairs count as one set; with one label an image, the best class of each image whose class is known does.
-    """
-    if task == "single-label":
-        rows = (targets * known).sum(1) > 0
-        scores, best = scores[rows].max(dim=1)
-        truth = targets[rows].gather(1, best[:, None])[:, 0]
-    else:
-        scores, truth = scores[known > 0], targets[known > 0]
-    bin_of = (scores * BINS).long().clamp(max=BINS - 1)
-    apart = torch.zeros(BINS, dtype=torch.float64).index_add_(0, bin_of, scores - truth)
-    return float(apart.abs().sum() / len(scores))
-
-
 def _apply(logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
     return logits * scale + shift
 
@@ -244,49 +226,3 @@ def _cross_fitted(fit: Callable[..., Affine], logits: Tensor, targets: Tensor, k
         if (targets[rest] * known[rest]).any():
             held_out[fold] = _apply(logits[fold], *fit(logits[rest], targets[rest], known[rest]))
     return held_out
-
-
-def _choose(
-    logits: Tensor, targets: Tensor, known: Tensor, precision: float | None, recall: float | None
-) -> list[dict[str, Any]]:
-    """The thresholds of classes with positives from calibrated logits and labels (n, k), and what each reaches on them.
-
-    It lies halfway between the last logit above it and the next, so that rounding decides nothing. The labels of few
-    positives would choose by chance: then the probabilities stand for them, and what is reached is what they expect.
-    """
-    truth = torch.where((targets * known).sum(0) >= ENOUGH, targets, logits.sigmoid()) * known  # (n, k)
-    ranked, order = torch.where(known > 0, logits, -torch.inf).T.sort(descending=True)  # (k, n): the unknown are last
-    following = F.pad(ranked[:, 1:], (0, 1), value=-torch.inf)
-    may = following < ranked  # equal ones are decided alike
-    hits, chosen = truth.T.gather(1, order).cumsum(1), torch.arange(1, len(logits) + 1)
-    reached = {
-        "precision": hits / chosen,
-        "recall": hits / hits[:, -1:],
-        "F1": 2 * hits / (chosen + hits[:, -1:]),
-    }
-    wanted = [reached["F1"]]
-    if precision is not None:
-        wanted = [reached["precision"].clamp(max=precision), reached["recall"], reached["precision"]]
-    elif recall is not None:
-        wanted = [reached["recall"].clamp(max=recall), reached["precision"], reached["recall"]]
-    for worth in wanted:
-        worth = worth.masked_fill(~may, -1)
-        may = may & (worth == worth.amax(1, keepdim=True))
-    best = may.byte().argmax(1, keepdim=True)  # (k, 1)
-    above, below = ranked.gather(1, best), following.gather(1, best)
-    between = torch.where(below.isinf(), above, (above + below) / 2).sigmoid()
-    values = [between, *(each.gather(1, best) for each in reached.values())]
-    return [dict(zip(("threshold", *reached), row, strict=True)) for row in torch.cat(values, 1).tolist()]
-
-
-def _check_aim(task: Task, precision: float | None, recall: float | None) -> None:
-    given = {name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None}
-    if len(given) > 1:
-        raise UserError("a threshold is chosen for --precision or for --recall, not for both; give one of them")
-    for name, value in given.items():
-        if task == "single-label":
-            raise UserError(
-                f"--{name} chooses thresholds; with one label an image the most probable class is decided for"
-            )
-        if not 0 < value <= 1:
-            raise UserError(f"--{name} {value:g} must be above 0 and at most 1, such as 0.9")

@@ -1,48 +1,92 @@
-"""How good scores and pseudo-labels are: exact AP and AUC of each class, VOC's 11-point AP, accuracy, counts.
+"""Metrics, one function and one row each: of a class, from its ranking, or of all classes at once.
 
-A class without a known positive has no AP, and one without a known positive and a known negative no AUC; it is left
-out of the mean and named. AP is not interpolated (it equals scikit-learn's), except where it is called 11-point.
+AP is the sum of precision x gain in recall down the ranking, where equal scores enter at once; AUC is the share of
+(positive, negative) pairs in the right order, where equal scores count half. AP is not interpolated (it equals
+scikit-learn's), except where it is called 11-point.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import cached_property
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
 from percentmatch.errors import UserError
+from percentmatch.records import Task
 
 CHUNK, AT_ONCE = 256, 1 << 23  # classes, and pairs of image and class, that are ranked at a time
 
 
-def score(probabilities: Tensor, targets: Tensor, known: Tensor | None, class_names: Sequence[str]) -> dict[str, Any]:
-    """Score probabilities (n, c) against targets (n, c) of 0 and 1; pairs with `known` 0 are ignored. Ready for JSON.
+@dataclass(frozen=True)
+class Ranking:
+    """Known pairs from the highest score down, class by class or resample by resample, of k columns.
 
-    AP is the sum of precision x gain in recall down the ranking, where equal scores enter at once; AUC is the share of
-    (positive, negative) pairs in the right order, where equal scores count half. Fractions from 0 to 1, or None.
+    A row without a threshold, since the next score is the same, repeats the counts of the row above.
     """
-    known = torch.ones_like(targets, dtype=torch.bool) if known is None else known.bool()  # (n, c)
-    _check_probabilities(probabilities, targets, known)
-    if len(class_names) != targets.shape[1] or len(set(class_names)) != len(class_names):
-        raise UserError(f"{targets.shape[1]} classes need as many different names, not {', '.join(class_names)}")
-    if any((((part != 0) & (part != 1)) & sure).any() for part, sure in _by_rows(targets, known)):
-        raise UserError("known targets must be 0 or 1")
-    scores = probabilities if probabilities.dtype == torch.float64 else probabilities.float()  # (n, c)
-    number = max(1, min(CHUNK, AT_ONCE // max(len(targets), 1)))
-    chunks = zip(*(table.split(number, dim=1) for table in (scores, targets, known)), strict=True)
-    rows = [row for scored, truth, sure in chunks for row in _score_classes(scored, truth == 1, sure)]
-    classes = dict(zip(class_names, rows, strict=True))
-    return {
-        "mAP": _mean(classes, "AP"),
-        "AUC": _mean(classes, "AUC"),
-        "mAP_11point": _mean(classes, "AP_11point"),
-        "num_images": len(targets),
-        "num_pairs_ignored": int((~known).sum()),
-        "left_out_AP": [name for name, values in classes.items() if values["AP"] is None],
-        "left_out_AUC": [name for name, values in classes.items() if values["AUC"] is None],
-        "classes": classes,
-    }
+
+    right: Tensor  # (t, k) positives down to and with each row
+    wrong: Tensor  # (t, k) negatives
+    positives: Tensor  # (k,) all of them
+    negatives: Tensor  # (k,)
+
+    @classmethod
+    def of(cls, scores: Tensor, positive: Tensor, known: Tensor) -> "Ranking":
+        """Of some classes: (n, k) each. Counts are whole numbers."""
+        scores, order = scores.sort(dim=0, descending=True)
+        known = known.gather(0, order)
+        positive = positive.gather(0, order) & known
+        last = torch.ones_like(known)  # (n, k) the last of equal scores
+        last[:-1] = scores[:-1] != scores[1:]
+        right, wrong = positive.cumsum(0), (known & ~positive).cumsum(0)
+        at_last = [torch.where(last, counts, 0).cummax(0).values for counts in (right, wrong)]  # counts never fall
+        return cls(*at_last, positive.sum(0), known.sum(0) - positive.sum(0))
+
+    @classmethod
+    def weighted(cls, scores: Tensor, positive: Tensor, weights: Tensor) -> "Ranking":
+        """Of one class, (m,) each, when image i counts weights[i, r] times in resample r: r columns.
+
+        Only thresholds at which positives enter, or just above these, have a row: between them precision only falls.
+        """
+        order = scores.argsort(descending=True)
+        positive, weights = positive[order], weights[order]
+        ends = scores[order].unique_consecutive(return_counts=True)[1].cumsum(0)  # (g,) how many down to each threshold
+        hits = positive.cumsum(0)[ends - 1]  # (g,) positives among them
+        enters = hits.diff(prepend=hits.new_zeros(1)) > 0
+        kept = enters | enters.roll(-1)
+        kept[-1] = True
+        counts = weights.cumsum(0)[ends[kept] - 1].double()  # (t, r) whole numbers: exact
+        right = F.pad(weights[positive].double().cumsum(0), (0, 0, 1, 0))[hits[kept]]  # (t, r)
+        return cls(right, counts - right, right[-1], counts[-1] - right[-1])
+
+    @cached_property
+    def precision(self) -> Tensor:
+        return self.right / (self.right + self.wrong).clamp(min=1).double()  # (t, k)
+
+    @cached_property
+    def recall(self) -> Tensor:
+        return self.right / self.positives.double()  # (t, k)
+
+    @cached_property
+    def new_right(self) -> Tensor:
+        """Positives that each row adds."""
+        return self.right.diff(dim=0, prepend=torch.zeros_like(self.right[:1]))  # (t, k)
+
+
+def average_precision(ranking: Ranking) -> Tensor:
+    return (ranking.precision * ranking.new_right).sum(0) / ranking.positives
+
+
+def auc(ranking: Ranking) -> Tensor:
+    new_wrong = ranking.wrong.diff(dim=0, prepend=torch.zeros_like(ranking.wrong[:1]))  # (t, k)
+    ordered = new_wrong * (ranking.right - ranking.new_right.double() / 2)
+    return ordered.sum(0) / (ranking.positives * ranking.negatives)
+
+
+def eleven_point_ap(ranking: Ranking) -> Tensor:
+    """VOC's until 2009: the best precision at a recall of at least 0, 0.1, ..., 1, and the mean of these."""
+    return torch.stack([(ranking.precision * (ranking.recall >= step / 10)).amax(0) for step in range(11)]).mean(0)
 
 
 def accuracy_top1(probabilities: Tensor, targets: Tensor, known: Tensor | None = None) -> float | None:
@@ -51,12 +95,53 @@ def accuracy_top1(probabilities: Tensor, targets: Tensor, known: Tensor | None =
     Images whose class is not known are left out: no label that is `known` is 1, and not all are. None if none is left.
     """
     known = torch.ones_like(targets, dtype=torch.bool) if known is None else known.bool()  # (n, c)
-    _check_probabilities(probabilities, targets, known)
+    check_probabilities(probabilities, targets, known)
     positive = (targets == 1) & known  # (n, c)
     judged = positive.any(1) | known.all(1)  # (n,)
     best = probabilities.argmax(dim=1, keepdim=True)  # (n, 1)
     right = positive.gather(1, best).squeeze(1)[judged]
     return float(right.double().mean()) if len(right) else None
+
+
+@dataclass(frozen=True)
+class ClassMetric:
+    """A row of CLASS_METRICS: a value of each class, and its mean over the classes that have one."""
+
+    mean: str  # name of the mean in files
+    function: Callable[[Ranking], Tensor]  # (k,), NaN where a class has no value; one without positives never has
+    title: str  # above the values of classes
+    mean_title: str
+    needs: str = ""  # what a class without a value lacks; if given, files name these classes under left_out_NAME
+    resampled: bool = True  # whether report and compare show it, with intervals from resampled images
+
+
+@dataclass(frozen=True)
+class OverallMetric:
+    """A row of OVERALL_METRICS: one value of all classes."""
+
+    function: Callable[[Tensor, Tensor, Tensor], float | None]  # of probabilities, targets and known: (n, c) each
+    title: str
+    task: Task | None = None  # None: both
+
+
+CLASS_METRICS = {  # by the name of a class's value in files
+    "AP": ClassMetric("mAP", average_precision, "AP", "mAP", needs="positives"),
+    "AUC": ClassMetric("AUC", auc, "AUC", "AUC", needs="positives or negatives"),
+    "AP_11point": ClassMetric("mAP_11point", eleven_point_ap, "11-point AP", "11-point mAP", resampled=False),
+}
+OVERALL_METRICS = {"accuracy": OverallMetric(accuracy_top1, "accuracy", task="single-label")}
+
+
+def resampled_metrics() -> dict[str, ClassMetric]:
+    return {name: metric for name, metric in CLASS_METRICS.items() if metric.resampled}
+
+
+def measured(ranking: Ranking, metrics: dict[str, ClassMetric]) -> dict[str, Tensor]:
+    """The value of each metric, NaN in a column without positives: (k,) each."""
+    return {
+        name: torch.where(ranking.positives > 0, metric.function(ranking), torch.nan)
+        for name, metric in metrics.items()
+    }
 
 
 def pseudo_label_quality(
@@ -81,63 +166,23 @@ def pseudo_label_quality(
     return {name: chosen.sum(dim=0) for name, chosen in pairs.items()}
 
 
-def _score_classes(scores: Tensor, positive: Tensor, known: Tensor) -> list[dict[str, Any]]:
-    """The values of each of some classes from its known pairs: (n, k) each. Sums are exact, means in float64."""
-    scores, order = scores.sort(dim=0, descending=True)
-    known = known.gather(0, order)
-    positive = positive.gather(0, order) & known
-    last = torch.ones_like(known)  # (n, k): the last of equal scores; a threshold cannot lie between them
-    last[:-1] = scores[:-1] != scores[1:]
-    right, wrong = positive.cumsum(0), (known & ~positive).cumsum(0)  # (n, k): down to and with this row
-    num_positives, num_negatives = positive.sum(0), known.sum(0) - positive.sum(0)  # (k,)
-    precision = torch.where(last, right / (right + wrong).clamp(min=1).double(), 0.0)  # (n, k)
-    recall = right / num_positives.double()
-    new_right, new_wrong = _gains(right, last), _gains(wrong, last)
-    ap = (precision * new_right).sum(0) / num_positives  # (k,)
-    auc = (new_wrong * (right - new_right.double() / 2)).sum(0) / (num_positives * num_negatives)
-    reached = [F.pad(precision * (recall >= step / 10), (0, 0, 0, 1)).amax(0) for step in range(11)]  # 3/10 is 0.3
-    ap_11point = torch.stack(reached).mean(0)
-    return [
-        {
-            "AP": row[0] if row[3] else None,
-            "AUC": row[1] if row[3] and row[4] else None,
-            "AP_11point": row[2] if row[3] else None,
-            "positives": row[3],
-            "negatives": row[4],
-        }
-        for row in zip(*(each.tolist() for each in (ap, auc, ap_11point, num_positives, num_negatives)), strict=True)
-    ]
-
-
-def _gains(counts: Tensor, last: Tensor) -> Tensor:
-    """What running counts (n, k) have gained at each last row since the one before; 0 at other rows."""
-    at_last = torch.where(last, counts, 0)
-    before = F.pad(at_last.cummax(0).values[:-1], (0, 0, 1, 0))  # counts never fall
-    return torch.where(last, counts - before, 0)
-
-
-def _mean(classes: dict[str, dict[str, Any]], key: str) -> float | None:
-    values = [values[key] for values in classes.values() if values[key] is not None]
-    return sum(values) / len(values) if values else None
-
-
-def _by_rows(*tables: Tensor) -> Iterator[tuple[Tensor, ...]]:
+def by_rows(*tables: Tensor) -> Iterator[tuple[Tensor, ...]]:
     """Tables (n, c), some rows at a time."""
     number = max(1, AT_ONCE // max(tables[0].shape[1], 1))
     return zip(*(table.split(number) for table in tables), strict=True)
 
 
-def _check_probabilities(probabilities: Tensor, targets: Tensor, known: Tensor | None = None) -> None:
+def check_probabilities(probabilities: Tensor, targets: Tensor, known: Tensor | None = None) -> None:
     shapes = [tuple(tensor.shape) for tensor in (probabilities, targets, known) if tensor is not None]
     if len(set(shapes)) > 1 or targets.ndim != 2:
         raise UserError(
             f"probabilities and labels must be one table (images, classes), not {', '.join(map(str, shapes))}"
         )
-    num_nan = sum(int(part.isnan().sum()) for (part,) in _by_rows(probabilities))
+    num_nan = sum(int(rows.isnan().sum()) for (rows,) in by_rows(probabilities))
     if num_nan:
         raise UserError(
             f"{num_nan} of {probabilities.numel()} predicted probabilities are not a number (NaN), "
             "so training has diverged: try a smaller learning rate"
         )
-    if any(((part < 0) | (part > 1)).any() for (part,) in _by_rows(probabilities)):
+    if any(((rows < 0) | (rows > 1)).any() for (rows,) in by_rows(probabilities)):
         raise UserError("scores must be probabilities from 0 to 1: apply a sigmoid or a softmax to logits first")

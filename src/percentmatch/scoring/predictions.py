@@ -2,7 +2,7 @@
 
 import contextlib
 from collections.abc import Generator
-from typing import Any
+from dataclasses import replace
 
 import torch
 from torch import Tensor, nn
@@ -10,10 +10,9 @@ from torch import Tensor, nn
 from percentmatch.augment import frame, resize
 from percentmatch.data import Images
 from percentmatch.distributed.group import gather_shares, own_share
-from percentmatch.methods.base import scores_of
 from percentmatch.models import Card, evaluating
-from percentmatch.records import Task
-from percentmatch.scoring.metrics import accuracy_top1, score
+from percentmatch.records import Task, scores_of
+from percentmatch.scoring.table import ScoreTable, score
 
 BATCH = 256
 
@@ -45,15 +44,13 @@ def untuned() -> Generator[None]:
         torch.backends.cudnn.benchmark = before
 
 
-def evaluate(scores: Tensor, images: Images, task: Task) -> dict[str, Any]:
+def evaluate(scores: Tensor, images: Images, task: Task) -> ScoreTable:
     """The metrics of probabilities (n, c) against the images' labels.
 
     Pairs marked difficult are left out; the means with these pairs as positives are beside.
     """
-    result = score(scores, *images.scoring_labels(count_difficult=False), images.class_names)
-    if images.labels.difficult.any():
-        counted = score(scores, *images.scoring_labels(count_difficult=True), images.class_names)
-        result["difficult_as_positive"] = {name: counted[name] for name in ("mAP", "AUC", "mAP_11point")}
-    if task == "single-label":
-        result["accuracy"] = accuracy_top1(scores, images.labels.targets.dense(), images.labels.known.dense())
-    return result
+    table = score(scores, *images.scoring_labels(count_difficult=False), images.class_names, task=task)
+    if not images.labels.difficult.any():
+        return table
+    counted = score(scores, *images.scoring_labels(count_difficult=True), images.class_names)
+    return replace(table, difficult_as_positive=counted.means)

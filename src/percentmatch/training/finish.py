@@ -12,11 +12,12 @@ from percentmatch.files import write_atomic, write_json
 from percentmatch.models import classifier_bytes
 from percentmatch.scoring.calibration import decide
 from percentmatch.scoring.predictions import evaluate, logits, probabilities
+from percentmatch.scoring.table import ScoreTable
 from percentmatch.training.run import Run
 from percentmatch.training.state import minutes
 
 
-def score(run: Run, model: nn.Module, images: Images) -> dict[str, Any]:
+def score(run: Run, model: nn.Module, images: Images) -> ScoreTable:
     with torch.compiler.set_stance("force_eager"):
         scores = probabilities(model, images.pixels, run.card, run.device)
     return evaluate(scores, images, run.config.task)
@@ -33,6 +34,7 @@ def finish_run(run: Run) -> dict[str, Any]:
             card, summary = replace(card, decisions=decided[0]), decided[1]
     if is_main():
         write_atomic(run.folder.model, classifier_bytes(run.ema.model, card))
+    models = {"ema": run.ema.model, "model": run.model}
     metrics = {
         "method": run.config.method,
         "seed": run.config.seed,
@@ -40,7 +42,7 @@ def finish_run(run: Run) -> dict[str, Any]:
         "step": run.step,
         "minutes": minutes(run),
         **{
-            subset: {"ema": score(run, run.ema.model, images), "model": score(run, run.model, images)}
+            subset: {name: score(run, model, images).to_dict() for name, model in models.items()}
             for subset, images in (("validation", run.validation), ("test", run.test))
             if len(images)
         },

@@ -7,8 +7,8 @@ from torch import Tensor
 
 from percentmatch.augment import mix
 from percentmatch.distributed.group import gather_shares
-from percentmatch.methods.base import scores_of
 from percentmatch.models import Classifier, dropout_on, drops, evaluating
+from percentmatch.records import scores_of
 from percentmatch.scoring.predictions import BATCH
 from percentmatch.training.run import Run
 from percentmatch.training.state import check_finite

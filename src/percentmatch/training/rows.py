@@ -41,9 +41,7 @@ def log_training(run: Run) -> float:
 
 def log_validation(run: Run) -> float | None:
     """The scores of the EMA model on the validation images; returns mAP."""
-    result = score(run, run.ema.model, run.validation)
-    if run.num_classes > MANY:
-        kept = {name: {key: row[key] for key in ("AP", "AUC", "positives")} for name, row in result["classes"].items()}
-        result |= {"classes": kept}
-    run.folder.log.append({"step": run.step, "kind": "validation", **result})
-    return result["mAP"]
+    table = score(run, run.ema.model, run.validation)
+    row = table.to_dict(short=run.num_classes > MANY)
+    run.folder.log.append({"step": run.step, "kind": "validation", **row})
+    return table.means["mAP"]

@@ -5,8 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from percentmatch.console.tables import cell, figures, first, percent, show
 from percentmatch.data.pixels.cache import Progress
-from percentmatch.errors import UserError
+from percentmatch.errors import UserError, several, visible
 from percentmatch.files import write_atomic, write_json
 from percentmatch.models import classifier_bytes
 from percentmatch.runs.run_folder import RunFolder
@@ -34,12 +35,12 @@ def recalibrate(
     if (folder.path / "config.json").exists() and not folder.config.exists():
         raise UserError(f"'{run}' is an exported model; calibrate the run it comes from, then export that again")
     if labels:
-        model, card, loaded, place = open_files(run, labels, images, device, progress=progress)
+        model, card, loaded, chosen_device = open_files(run, labels, images, device, progress=progress)
     else:
         if folder.split.exists() and not folder.read_split().validation:
             raise UserError(f"the run in '{run}' has no validation images; give labeled ones by --labels")
-        model, card, loaded, place = open_run(run, "validation", device, moved=moved, progress=progress)
-    found = logits(model, loaded.pixels, card, place)
+        model, card, loaded, chosen_device = open_run(run, "validation", device, moved=moved, progress=progress)
+    found = logits(model, loaded.pixels, card, chosen_device)
     if not found.isfinite().all():
         raise UserError(f"the model in '{run}' gives scores that are not finite numbers: training has diverged")
     decided = decide(
@@ -52,7 +53,7 @@ def recalibrate(
     )
     if decided is None:
         raise UserError(
-            f"{labels or 'the validation part'} has no label that is 1, or none that is 0; calibrate with other files "
+            f"no label is 1, or none is 0, in {labels or 'the validation images'}; calibrate with other files "
             "by --labels"
         )
     decisions, summary = decided
@@ -61,3 +62,26 @@ def recalibrate(
     if metrics is not None:
         write_json(folder.metrics, {**metrics, **summary})
     return summary
+
+
+def show_decisions(summary: dict[str, Any]) -> None:
+    """What `decide` found: the error of the probabilities, and the threshold of each class."""
+    errors, decisions = summary["calibration"], summary["decisions"]
+    before, after = errors["ece_before"], errors["ece_after"]
+    print(f"calibration error (ECE) {before:.4f} before, {after:.4f} after, on {errors['num_images']} images")
+    if "classes" not in decisions:
+        return
+    table = figures("class", "positives", "threshold", "precision", "recall", "F1")
+    for name, row in first(decisions["classes"]):
+        reached = (percent(row[key]) for key in ("precision", "recall", "F1"))
+        table.add_row(cell(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
+    show(table)
+    print(f"Thresholds for {'the best F1' if decisions['aim'] == 'F1' else decisions['aim']}")
+    notes = {
+        "missed": "Not reached, so the nearest is taken",
+        "few_positives": "Few positives, so thresholds and figures are what the probabilities expect",
+        "without_positives": "Without a positive, so the threshold is 0.5",
+    }
+    for key, note in notes.items():
+        if decisions[key]:
+            print(f"{note}: {visible(several(decisions[key]))}")

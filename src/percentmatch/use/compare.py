@@ -9,20 +9,19 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from percentmatch.console.tables import cell, figures, first, show
+from percentmatch.console.tables import cell, figures, first, points, show
 from percentmatch.data import Data
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.load import print_to_stderr
 from percentmatch.errors import UserError, several, visible
 from percentmatch.methods import labeled_loss_of, num_students, uses_unlabeled
 from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
-from percentmatch.scoring.intervals import ENOUGH, bootstrap, interval, plain, resamples_of
+from percentmatch.scoring.intervals import ENOUGH, LEVEL, bootstrap, class_gains, mean_gain, plain, resamples_of
+from percentmatch.scoring.metrics import resampled_metrics
 from percentmatch.scoring.predictions import probabilities
 from percentmatch.settings.config import Config
 from percentmatch.training.start import train
 from percentmatch.use.evaluate import open_run
-
-LEVEL = 0.95
 
 Part = Literal["test", "validation"]
 
@@ -67,7 +66,7 @@ def compare(
     images, others = opened[0][2], opened[1][2]
     if images.class_names != others.class_names:
         raise UserError(f"'{run}' and '{twin.path}' differ in their classes; compare runs with the same classes")
-    scores = [probabilities(model, loaded.pixels, card, place) for model, card, loaded, place in opened]
+    scores = [probabilities(model, loaded.pixels, card, chosen_device) for model, card, loaded, chosen_device in opened]
     if any(each.isnan().any() for each in scores):
         raise UserError("a model gives probabilities that are not a number (NaN): training has diverged")
     rows = others.rows(images.ids)
@@ -108,10 +107,12 @@ def gains(
     its own spread, than the largest that chance makes of any class in 95% of the resamples.
     """
     resamples = resamples or resamples_of(len(class_names))
-    exact = [plain(each, targets, known) for each in (scores, others)]
-    drawn = [bootstrap(each, targets, known, resamples=resamples) for each in (scores, others)]
-    difference = drawn[0].ap - drawn[1].ap  # (r, c)
-    gain = (exact[0].ap - exact[1].ap)[0]  # (c,)
+    both = others, scores
+    exact = [plain(each, targets, known) for each in both]
+    drawn = [bootstrap(each, targets, known, resamples=resamples) for each in both]
+    difference = drawn[1].classes["AP"] - drawn[0].classes["AP"]  # (r, c)
+    theirs, mine = (each.classes["AP"][0] for each in exact)  # (c,)
+    gain = mine - theirs
     positives = (targets * known).sum(0, dtype=torch.long)
     enough = positives >= ENOUGH
     chance = difference - difference.nanmean(0)
@@ -119,8 +120,7 @@ def gains(
     largest = (chance / spread).abs().nan_to_num(0)[:, enough].amax(1) if enough.any() else torch.zeros(1).double()
     clear = enough & (gain.abs() > largest.quantile(LEVEL) * spread)
     words = {True: "better", False: "worse"}
-    ends = [each if some else None for each, some in zip(interval(difference, LEVEL), enough.tolist(), strict=True)]
-    columns = zip(exact[0].ap[0], exact[1].ap[0], gain, ends, strict=True)
+    columns = zip(mine, theirs, gain, class_gains(*drawn, "AP", positives), strict=True)
     classes = {
         name: {
             "positives": int(positives[column]),
@@ -129,12 +129,10 @@ def gains(
         }
         for column, (name, values) in enumerate(zip(class_names, columns, strict=True))
     }
-    all_four = (*exact, *drawn)
-    means = {"mAP": [each.mean_ap for each in all_four], "AUC": [each.mean_auc for each in all_four]}
-    overall = {
-        name: _row(first, second, first - second, interval((mine - theirs)[:, None], LEVEL)[0])
-        for name, ((first,), (second,), mine, theirs) in means.items()
-    }
+    overall = {}
+    for name, metric in resampled_metrics().items():
+        (theirs,), (mine,) = (each.mean(name) for each in exact)
+        overall[metric.mean] = _row(mine, theirs, mine - theirs, mean_gain(*drawn, name))
     return {**overall, "classes": classes}
 
 
@@ -161,7 +159,7 @@ def verdict(found: Mapping[str, Any], names: tuple[str, str] | None) -> str:
     }
     few = f"; too few positives to tell: {classes['too few']}" if classes["too few"] != "none" else ""
     return (
-        f"{words}: mAP {_points(gain)} (95% interval {_points(low)} to {_points(high)}); clearly better: "
+        f"{words}: mAP {points(gain)} (95% interval {points(low)} to {points(high)}); clearly better: "
         f"{classes['better']}; clearly worse: {classes['worse']}{few}."
     )
 
@@ -177,8 +175,8 @@ def show_comparison(found: Mapping[str, Any]) -> None:
         clear = row["finding"] if row["finding"] in ("better", "worse") else ""
         table.add_row(cell(name), str(row["positives"]), *_cells(row), clear)
     table.add_section()
-    for name in ("mAP", "AUC"):
-        table.add_row(name, "", *_cells(found[name]), "")
+    for metric in resampled_metrics().values():
+        table.add_row(metric.mean_title, "", *_cells(found[metric.mean]), "")
     show(table)
     many = sum(row["interval"] is not None for row in found["classes"].values())
     print(
@@ -192,12 +190,8 @@ def show_comparison(found: Mapping[str, Any]) -> None:
 def _cells(row: Mapping[str, Any]) -> list[str]:
     values = ["n/a" if row[key] is None else f"{100 * row[key]:.1f}" for key in ("run", "other")]
     ends = row["interval"]
-    gain = "n/a" if row["gain"] is None else _points(row["gain"])
-    return [*values, gain, f"{_points(ends[0])} to {_points(ends[1])}" if ends else "n/a"]
-
-
-def _points(value: float) -> str:
-    return f"{round(100 * value, 1) + 0.0:+.1f}"  # + 0.0: no minus before a zero
+    gain = "n/a" if row["gain"] is None else points(row["gain"])
+    return [*values, gain, f"{points(ends[0])} to {points(ends[1])}" if ends else "n/a"]
 
 
 def _finished(path: Path) -> RunFolder:

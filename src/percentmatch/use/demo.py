@@ -6,6 +6,7 @@ from typing import Any
 
 from percentmatch.console.tables import figures, percent, show
 from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.table import final_scores
 from percentmatch.settings.config import Config
 from percentmatch.settings.presets import PRESETS
 from percentmatch.training.start import train
@@ -31,8 +32,8 @@ def run_demo(out: Path, *, seed: int = 0, device: str = "auto") -> dict[str, dic
         folder = RunFolder(out / f"{method}-seed{seed}")
         config = demo_config(method, seed=seed, device=device)
         metrics = results[method] = train(config, folder.path, resume=folder.config.exists())
-        score = metrics["test"]["ema"]
-        table.add_row(method, percent(score["mAP"]), percent(score["AUC"]), f"{metrics['minutes']:.1f}")
+        means = final_scores(metrics)["test"].means
+        table.add_row(method, percent(means["mAP"]), percent(means["AUC"]), f"{metrics['minutes']:.1f}")
     print(f"\nMade-up scenes, {config.labeled:.0f} labeled images, scores on test images:\n")
     show(table)
     print(f"\nRun folders: {out}/<method>-seed{seed}")

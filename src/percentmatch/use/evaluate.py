@@ -1,4 +1,4 @@
-"""Scores of a saved model: on a part of its run's split, or on other files."""
+"""Scores of a saved model: on the test or validation images of its run, or on other files."""
 
 import contextlib
 import os
@@ -8,15 +8,18 @@ from typing import Any
 
 import torch
 
+from percentmatch.console.tables import cell, figures, first, percent, show
 from percentmatch.data import Data, Images, load_data, load_images, read_labels
 from percentmatch.data.labels import check_single
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.load import print_to_stderr
 from percentmatch.distributed.device import pick_device
-from percentmatch.errors import UserError
+from percentmatch.errors import UserError, several, visible
 from percentmatch.models import Card, Classifier, load_classifier
 from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.metrics import CLASS_METRICS, OVERALL_METRICS
 from percentmatch.scoring.predictions import evaluate, probabilities
+from percentmatch.scoring.table import ScoreTable
 
 Opened = tuple[Classifier, Card, Images, torch.device]
 
@@ -29,13 +32,13 @@ def score_run(
     data: Data | None = None,
     moved: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> ScoreTable:
     """Score the model a run has saved on one part of its split.
 
     `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
     """
-    model, card, images, place = open_run(path, part, device, data=data, moved=moved, progress=progress)
-    return evaluate(probabilities(model, images.pixels, card, place), images, card.task)
+    model, card, images, chosen_device = open_run(path, part, device, data=data, moved=moved, progress=progress)
+    return evaluate(probabilities(model, images.pixels, card, chosen_device), images, card.task)
 
 
 def open_run(
@@ -50,23 +53,36 @@ def open_run(
     """What `score_run` scores: model, card, images and device."""
     if part not in ("test", "validation"):
         raise UserError(f"no part is called {part!r}; choose test or validation")
-    folder, place = RunFolder(Path(path)), pick_device(device)
-    config = folder.read_config() if data else folder.read_moved(moved or {})
-    model, card = load_classifier(folder.model, place)
-    data = data or load_data(config, progress=progress)
-    if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
-        raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs")
-    if card.class_names != data.pool.class_names:
-        odd = sorted({*card.class_names} ^ {*data.pool.class_names}) or ["their order"]
-        raise UserError(
-            f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
-            "score other files by --labels"
-        )
+    folder, chosen_device = RunFolder(Path(path)), pick_device(device)
+    model, card, data = open_trained(folder, chosen_device, data=data, moved=moved, progress=progress)
     ids = getattr(folder.read_split(), part)
     if not ids:
         other = "validation" if part == "test" else "test"
         raise UserError(f"the run in '{path}' has no {part} images; try --part {other}, or --labels with other files")
-    return model, card, (data.test if part == "test" else data.pool).part(ids), place
+    return model, card, (data.test if part == "test" else data.pool).part(ids), chosen_device
+
+
+def open_trained(
+    folder: RunFolder,
+    device: torch.device,
+    *,
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> tuple[Classifier, Card, Data]:
+    """The model of a run, and the run's data with the same classes; of `data` and `moved` see `score_run`."""
+    config = folder.read_config() if data else folder.read_moved(moved or {})
+    model, card = load_classifier(folder.model, device)
+    data = data or load_data(config, progress=progress)
+    if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
+        raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs; restore the run folder")
+    if card.class_names != data.pool.class_names:
+        odd = sorted({*card.class_names} ^ {*data.pool.class_names}) or ["their order"]
+        raise UserError(
+            f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
+            "score other files by evaluate --labels"
+        )
+    return model, card, data
 
 
 def score_files(
@@ -77,10 +93,10 @@ def score_files(
     *,
     skip_bad: bool = False,
     progress: Progress | None = None,
-) -> dict[str, Any]:
+) -> ScoreTable:
     """Score the model a run has saved on other files: all rows of a file of labels with the model's classes."""
-    model, card, loaded, place = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
-    return evaluate(probabilities(model, loaded.pixels, card, place), loaded, card.task)
+    model, card, loaded, chosen_device = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
+    return evaluate(probabilities(model, loaded.pixels, card, chosen_device), loaded, card.task)
 
 
 def open_files(
@@ -93,15 +109,15 @@ def open_files(
     progress: Progress | None = None,
 ) -> Opened:
     """What `score_files` scores: model, card, images and device."""
-    place, folder = pick_device(device), RunFolder(Path(path))
-    model, card = load_classifier(folder.model if folder.path.is_dir() else folder.path, place)
+    chosen_device, folder = pick_device(device), RunFolder(Path(path))
+    model, card = load_classifier(folder.model if folder.path.is_dir() else folder.path, chosen_device)
     manifest = read_labels(labels, images, classes=card.class_names)
     if card.task == "single-label":
         check_single(manifest.labels, manifest.ids, manifest.sources)
     if learnt := _learnt_from(folder, manifest.paths):
         print_to_stderr(f"{learnt:,} of these {len(manifest):,} images are among those that the model has learnt from")
     loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
-    return model, card, loaded, place
+    return model, card, loaded, chosen_device
 
 
 def _learnt_from(folder: RunFolder, paths: Sequence[Path]) -> int:
@@ -115,3 +131,23 @@ def _learnt_from(folder: RunFolder, paths: Sequence[Path]) -> int:
         learnt = {os.path.realpath(base / name) for name in split.labeled} if config.labels else set()
         return sum(os.path.realpath(path) in learnt for path in paths)
     return 0
+
+
+def show_scores(scores: ScoreTable) -> None:
+    """Every metric of every class, the means, and what is left out of them."""
+    table = figures("class", *(metric.title for metric in CLASS_METRICS.values()), "positives")
+    for name, row in first(scores.classes):
+        table.add_row(cell(name), *(percent(row.values.get(key)) for key in CLASS_METRICS), str(row.positives))
+    table.add_section()
+    table.add_row("mean", *(percent(scores.means.get(metric.mean)) for metric in CLASS_METRICS.values()), "")
+    show(table)
+    for name, value in scores.overall.items():
+        print(f"{OVERALL_METRICS[name].title.capitalize()} {percent(value)}")
+    if hard := scores.difficult_as_positive:
+        shown = "  ".join(f"{each.mean_title} {percent(hard.get(each.mean))}" for each in CLASS_METRICS.values())
+        print(f"With difficult pairs counted as positive: {shown}")
+    for name, metric in CLASS_METRICS.items():
+        if metric.needs and (left_out := scores.left_out(name)):
+            print(f"Left out of the mean for want of {metric.needs}: {visible(several(left_out))}")
+    if scores.num_pairs_ignored:
+        print(f"{scores.num_pairs_ignored} pairs of image and class were ignored (label unknown or difficult)")

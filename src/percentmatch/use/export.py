@@ -8,6 +8,7 @@ import re
 import shutil
 import warnings
 from dataclasses import asdict
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -16,12 +17,14 @@ from huggingface_hub import PyTorchModelHubMixin
 from torch import Tensor
 from torch.nn import functional as F
 
+from percentmatch.console.tables import percent
 from percentmatch.errors import UserError
 from percentmatch.files import beside, cannot_write, write_atomic, write_json
 from percentmatch.models import Card, Classifier, classifier_bytes, classifier_of, read_card
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import probabilities_of, thresholds_of
 from percentmatch.scoring.predictions import logits
+from percentmatch.scoring.table import final_scores
 from percentmatch.use.predict import Predictor
 
 TOLERANCE = 1e-4  # between the probabilities of onnxruntime and torch
@@ -190,53 +193,25 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
         rows = [f"| {cell(name)} | {t:.4f} |" for name, t in zip(card.class_names, thresholds, strict=True)]
         classes = ["| class | threshold |", "|---|---|", *rows]
     scores = [
-        f"- {part} mAP {100 * metrics[part]['ema']['mAP']:.2f} on {metrics[part]['ema']['num_images']} images"
-        for part in ("validation", "test")
-        if part in metrics and metrics[part]["ema"]["mAP"] is not None
+        f"- {subset} mAP {percent(table.means['mAP'])} on {table.num_images} images"
+        for subset, table in reversed(final_scores(metrics).items())
+        if table.means["mAP"] is not None
     ]
     errors = metrics.get("calibration")
     if errors and decisions:
         scores.append(f"- calibration error (ECE) {errors['ece_before']:.4f} raw, {errors['ece_after']:.4f} calibrated")
     best = "the most probable class is decided for"
-    chosen = best if thresholds is None else "a class is decided for from its threshold on"
-    kept = "its central square" if card.frame == "center" else "all of it"
-    return "\n".join(
-        [
-            "---",
-            "library_name: percentmatch",
-            "pipeline_tag: image-classification",
-            f"tags: [image-classification, {card.task}, semi-supervised, model_hub_mixin]",
-            "---",
-            "",
-            f"# {cell(card.backbone)}, {len(card.class_names)} classes",
-            "",
-            f"A {card.task} image classifier trained with PercentMatch {card.version}: {cell(card.backbone)} with a "
-            f"{card.head} head.",
-            "",
-            "```python",
-            "from percentmatch import Predictor",
-            "",
-            'predictor = Predictor("this-folder")',
-            'predictor.predict_proba(["photo.jpg"])  # (images, classes)',
-            "```",
-            "",
-            f"Probabilities are {'calibrated on labeled images' if decisions else 'the own ones of the network'}; "
-            f"{chosen}.",
-            *(["", "## Scores", "", *scores] if scores else []),
-            "",
-            "## Classes",
-            "",
-            *classes,
-            "",
-            "## Preprocessing",
-            "",
-            f"Turn the image as its EXIF data says; RGB, transparency on white; resize {kept} to "
-            f"{card.decode_size} x {card.decode_size} pixels (Pillow, bilinear), then to {card.image_size} x "
-            f"{card.image_size} (torch, bilinear, antialiased, rounded); divide by 255, subtract the mean {card.mean} "
-            f"and divide by {card.std}.",
-            "",
-            "`percentmatch.use.export.ImageClassifier.from_pretrained` is the network with all but the first resizing: "
-            f"uint8 (n, {card.decode_size}, {card.decode_size}, 3) in, probabilities out.",
-            "",
-        ]
+    return (
+        (files("percentmatch.use") / "model_card.md")
+        .read_text(encoding="utf-8")
+        .format(
+            card=card,
+            backbone=cell(card.backbone),
+            number=len(card.class_names),
+            whose="calibrated on labeled images" if decisions else "the own ones of the network",
+            chosen=best if thresholds is None else "a class is decided for from its threshold on",
+            scores="\n".join(["", "## Scores", "", *scores, ""]) if scores else "",
+            classes="\n".join(classes),
+            kept="its central square" if card.frame == "center" else "all of it",
+        )
     )

@@ -172,7 +172,7 @@ def find(sources: Sequence[Path]) -> list[Path]:
         else:
             found = (source,) if is_image_name(source.name) else _listed(source)
         real = [os.path.realpath(path) for path in found]
-        paths += [path for path, place in zip(found, real, strict=True) if place not in seen]
+        paths += [path for path, target in zip(found, real, strict=True) if target not in seen]
         seen.update(real)
     if not paths:
         raise UserError("no image is named; give images, a folder or a text file with one path a line")

@@ -10,7 +10,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from percentmatch.console.tables import cell, figures, first, percent, show
-from percentmatch.data import Data, Images, load_data, read_manifest
+from percentmatch.data import Data, Images, read_manifest
 from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.load import print_to_stderr
 from percentmatch.data.readers.detect import only_file
@@ -21,11 +21,13 @@ from percentmatch.data.readers.table import NOTHING_KNOWN, NOWHERE, Table, guard
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.files import replacing_named
-from percentmatch.models import Card, Classifier, load_classifier
+from percentmatch.models import Card, Classifier
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import probabilities_of
 from percentmatch.scoring.predictions import BATCH, logits
+from percentmatch.scoring.table import final_scores
 from percentmatch.settings.config import Config
+from percentmatch.use.evaluate import open_trained
 
 CANDIDATES = 3  # for each image asked for, among which those are chosen that differ
 LEAST_WEAKNESS = 0.05  # of a class with a perfect AP
@@ -53,7 +55,7 @@ def suggest(
         raise UserError(f"--number must be at least 1, not {number}")
     if out.exists():
         raise UserError(f"--out {out} is there already; name a new file, or move it away")
-    folder, place = RunFolder(Path(run)), pick_device(device)
+    folder, chosen_device = RunFolder(Path(run)), pick_device(device)
     config = folder.read_config() if data else folder.read_moved(moved or {})
     if not folder.metrics.exists():
         raise UserError(f"the run in '{run}' has not finished; continue it by train --out {run} --resume")
@@ -68,11 +70,8 @@ def suggest(
     unlabeled = folder.read_config().unlabeled
     if not data and unlabeled and not config.unlabeled:
         raise UserError(f"the run's unlabeled images, {unlabeled}, are not there; put them back")
-    model, card = load_classifier(folder.model, place)
-    loaded = data or load_data(config, progress=decoding)
+    model, card, loaded = open_trained(folder, chosen_device, data=data, moved=moved, progress=decoding)
     pool = loaded.pool
-    if pool.class_names != card.class_names:
-        raise UserError(f"the data has other classes than the model in '{run}'; put the labels back")
     left = _still_unlabeled(pool, split.unlabeled, drawn=bool(data or config.labeled or config.split_file))
     if not left:
         raise UserError(f"every unlabeled image of the run in '{run}' has labels by now, or is gone; train a new run")
@@ -81,26 +80,28 @@ def suggest(
     rows, labeled = pool.rows(left), pool.rows(split.labeled)
     found = []
     for done, part in enumerate(rows.split(BATCH)):
-        found.append(logits(model, pool.pixels[part], card, place))
+        found.append(logits(model, pool.pixels[part], card, chosen_device))
         if progress:
             progress(min((done + 1) * BATCH, len(rows)), len(rows))
     probabilities = probabilities_of(torch.cat(found), card).float()  # (n, c)
     if probabilities.isnan().any():
         raise UserError(f"the model in '{run}' gives probabilities that are not a number (NaN): training has diverged")
     positives = pool.labels.targets.select(labeled).in_columns().float()  # (c,)
-    scores: dict[str, Any] = metrics["validation"]["ema"] if "validation" in metrics else {"AUC": None, "classes": {}}
-    if scores["AUC"] is not None and scores["AUC"] < WEAK_RUN:
+    scores = final_scores(metrics).get("validation")
+    auc = scores.means["AUC"] if scores else None
+    if auc is not None and auc < WEAK_RUN:
         say(
-            f"this run still ranks poorly (validation AUC {percent(scores['AUC'])}), so its list may be worse than a "
+            f"this run still ranks poorly (validation AUC {percent(auc)}), so its list may be worse than a "
             "random one; begin from pretrained weights, or label some at random first"
         )
-    aps = [scores["classes"][name]["AP"] if name in scores["classes"] else None for name in card.class_names]
+    known = scores.classes if scores else {}
+    aps = [known[name].values["AP"] if name in known else None for name in card.class_names]
     weak = torch.tensor([1 - (ap or 0.0) for ap in aps]).clamp(min=LEAST_WEAKNESS)  # (c,)
 
     number = min(number, len(rows))
     likely = pick(probabilities, positives, weak, CANDIDATES * number)
-    vectors = embed(model, pool.pixels, rows[likely], card, place)
-    near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, place)).amin(1)
+    vectors = embed(model, pool.pixels, rows[likely], card, chosen_device)
+    near = torch.cdist(vectors, embed(model, pool.pixels, labeled, card, chosen_device)).amin(1)
     chosen = likely[pick(probabilities[likely], positives, weak, number, vectors=vectors, near=near)]
     ids = [left[row] for row in chosen.tolist()]
     _write(out, ids, None if data or config.data in ("scenes", "shards") else config)
@@ -186,17 +187,17 @@ def _write(out: Path, ids: list[str], config: Config | None) -> None:
 
 def _own_table(config: Config) -> Table | None:
     """The user's CSV file of labels; nothing if the labels come in another format."""
-    place = Path(config.labels)
+    path = Path(config.labels)
     if not config.labels:
         return None
-    if place.is_dir():
-        metadata = metadata_files(place)
+    if path.is_dir():
+        metadata = metadata_files(path)
         if any(metadata.values()):  # of parts, each in its folder
             return None
-        place = next(iter(metadata), None) or place / only_file(place)
-    if place.suffix.lower() in (".jsonl", ".ndjson") or read_utf8(place).lstrip()[:1] in ("", "[", "{"):
+        path = next(iter(metadata), None) or path / only_file(path)
+    if path.suffix.lower() in (".jsonl", ".ndjson") or read_utf8(path).lstrip()[:1] in ("", "[", "{"):
         return None
-    table = open_table(place)
+    table = open_table(path)
     return None if is_export(table) else table
 
 
