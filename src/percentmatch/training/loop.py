@@ -89,6 +89,7 @@ def update(state: State, drawn: Drawn, sent: Drawn) -> None:
             with autocast(config, state.device):
                 loss = state.method(state.student, batch, state.ema and state.ema.model)
             (loss.total / config.accumulate).backward()
+        # pretraining has one part, called `loss`
         losses = {name if name == "loss" else f"{name} loss": value for name, value in loss.parts.items()}
         state.meter.watch(losses, sent["step"])
         state.meter.add({**loss.parts, **audit(loss.pseudo, state.loader.truth(sent, micro))})

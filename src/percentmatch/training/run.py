@@ -26,9 +26,7 @@ from percentmatch.training.meter import Meter
 from percentmatch.training.optim import Ema, build_optimizer, load_optimizer, lr_at
 
 INIT = 1_000_003  # random stream of the model's initial weights
-
-
-OF_THE_MODEL = ("backbone", "head", "dropout", "image_size", "decode_size", "frame", "task")  # settings
+OF_THE_MODEL = ("backbone", "head", "dropout", "image_size", "decode_size", "frame", "task")  # settings on its card
 
 
 class Run:
