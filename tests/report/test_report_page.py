@@ -445,7 +445,7 @@ def test_what_is_said_of_thresholds_and_scores_is_true_of_the_run(run: Path, dat
     for folder in (run, soft):
         config = yaml.safe_load((folder / "config.yaml").read_text())
         if folder == soft:
-            config["options"] |= {"targets": "soft", "selection": "all", "gate": "none", "loss": "bce"}
+            config["given"] |= {"method": "priormatch", "options": {}}
             (soft / "config.yaml").write_text(yaml.safe_dump(config))
         write_report([folder], tmp_path / "page.html", data=data)
         text = (tmp_path / "page.html").read_text()

@@ -1,6 +1,7 @@
 """A run against another: gains and intervals by hand and by scikit-learn, the supervised twin, and the command."""
 
 import json
+import re
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -214,8 +215,8 @@ def test_a_broken_twin_is_continued(own: Path, monkeypatch: pytest.MonkeyPatch, 
     monkeypatch.setattr(module, "train_step", step)
     run("compare", own, "--out", own.parent / "twin")
     assert "continuing the supervised twin in" in capsys.readouterr().err
-    with open(own.parent / "twin" / "config.yaml", "a") as file:
-        file.write("lr: 0.5\n")
+    file = own.parent / "twin" / "config.yaml"
+    file.write_text(re.sub(r"^  lr: .*$", "  lr: 0.5", file.read_text(), flags=re.MULTILINE))
     with pytest.raises(UserError, match=r"twin' was begun with lr=0.5, not 0.001; .* choose another --out"):
         run("compare", own, "--out", own.parent / "twin")
 
@@ -282,7 +283,7 @@ def test_two_runs_and_what_else_they_differ_in(own: Path, tmp_path: Path, capsys
     assert printed.splitlines()[-1].startswith("No difference: mAP +0.0 (95% interval +0.0 to +0.0)")
     train(replace(TINY, method="supervised", options={}, total_steps=1, seed=1), tmp_path / "b")
     found = compare(own, tmp_path / "b")
-    assert found["differ"] == ["method", "total_steps", "seed"]
+    assert found["differ"] == ["seed", "method", "total_steps"]
     assert "nlabeled images" not in found["verdict"]
     other = compare(tmp_path / "b", own)
     assert other["mAP"]["gain"] == -found["mAP"]["gain"]

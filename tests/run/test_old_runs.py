@@ -78,7 +78,7 @@ def test_the_files_are_those_of_the_earlier_version_and_name_no_place() -> None:
 def test_an_old_run_is_scored_reported_exported_and_predicted_from(old: RunFolder, tmp_path: Path) -> None:
     config = old.read_config()
     assert config.method == old.path.name
-    assert score_run(old.path, "test")["num_images"] == config.scenes_test
+    assert score_run(old.path, "test").num_images == config.scenes_test
     cli.run(["evaluate", str(old.path)])
     write_report([old.path], tmp_path / "page.html")
     page = (tmp_path / "page.html").read_text()
@@ -119,10 +119,10 @@ def test_an_old_run_on_its_way_is_resumed_to_the_same_weights(tmp_path: Path, mo
     monkeypatch.undo()
     folder = RunFolder(tmp_path / "run")
     then = {"method": "percentmatch", "options": {**SOFT, "loss": "bce", "scores": "teacher", **options}}
-    folder.config.write_text(yaml.safe_dump(yaml.safe_load(folder.config.read_text()) | then))
-    state = torch.load(folder.checkpoint, weights_only=True)
+    folder.config.write_text(yaml.safe_dump(folder.read_config().to_dict() | then))  # it had no sections
+    state = torch.load(folder.checkpoints.last, weights_only=True)
     state["settings"] |= then
-    torch.save(state, folder.checkpoint)
+    torch.save(state, folder.checkpoints.last)
     cli.run(["train", "--out", str(folder.path), "--resume"])
     found = folder.read_metrics()
     assert (found["method"], found["test"]) == ("priormatch", whole["test"])

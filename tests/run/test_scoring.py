@@ -8,7 +8,6 @@ from typing import IO
 
 import pytest
 import torch
-import yaml
 from PIL import Image
 
 from percentmatch.cli import main as cli
@@ -68,7 +67,7 @@ def printed_by(capsys: pytest.CaptureFixture[str], *tokens: object) -> str:
 
 
 def test_a_run_is_scored_from_any_folder(base: Path, tmp_path: Path, monkeypatch, capsys) -> None:
-    config = yaml.safe_load((base / "run" / "config.yaml").read_text())
+    config = RunFolder(base / "run").read_config().to_dict()
     assert [config[name] for name in ("root", "labels", "images", "unlabeled")] == [
         "",
         *(str(base / name) for name in ("labels.csv", "photos", "more")),

@@ -287,7 +287,6 @@ def test_flags_and_the_config_file_win(photos: list[str], seen: dict[str, Config
     assert not config.labeled_view.flip
     assert not config.cuda_graph
     assert config.options["num_bins"] == 60
-    assert config.options["scores"] == "teacher"
     assert (config.method, config.options["loss"]) == ("priormatch", "bce")
     assert (config.image_size, config.backbone, config.head) == (64, "resnet18", "linear")
 

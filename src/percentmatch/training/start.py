@@ -186,7 +186,7 @@ def take_up(state: State) -> None:
     found, why = checkpoints.newest(state.device, save_every=state.config.save_every)
     if found:
         try:
-            state.folder.check_same(state.settings, found.get("settings"))  # if its file was changed
+            state.folder.check_same(state.settings, found["settings"])  # if its file was changed
             state.load_state_dict(found)
             state.step, state.began = int(found["step"]), state.began - float(found["seconds"])
         except BAD_STATE as error:
