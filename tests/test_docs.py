@@ -251,11 +251,7 @@ def test_there_is_no_page_without_a_method() -> None:
     [
         ("README.md", "demo", lambda: tables.demo_table(results("demo"))),
         ("docs/demo.md", "demo", lambda: tables.demo_table(results("demo"))),
-        (
-            "docs/demo.md",
-            "demo_threads",
-            lambda: tables.demo_threads_line(results("demo"), results("demo_one_thread")),
-        ),
+        ("docs/demo.md", "demo_threads", lambda: tables.demo_threads_line(results("demo"), results("demo_one_thread"))),
         ("docs/settings.md", "presets", settings_tables.presets_table),
         ("docs/settings.md", "settings", settings_tables.settings_tables),
         ("docs/experiments.md", "tuning", lambda: tables.tuning_table(results("demo_tuning"), ("7", "8"))),

@@ -209,10 +209,7 @@ def loop(bench: Bench, figures: Figures) -> None:
     views, targets = fixed_batch(bare)
     images = views()
     times = bench.time(
-        {
-            "network": bench.captured(lambda: network_step(bare, images, targets)),
-            "loop": lambda: loop_step(whole),
-        }
+        {"network": bench.captured(lambda: network_step(bare, images, targets)), "loop": lambda: loop_step(whole)}
     )
     network_ms, loop_ms = (statistics.median(times[name]) for name in ("network", "loop"))
     figures |= {"network_ms": network_ms, "loop_ms": loop_ms, "loop_images_per_s": bench.rate(loop_ms, whole)}
@@ -354,12 +351,7 @@ PARTS: dict[str, Callable[[Bench, Figures], None]] = {
 
 
 def run_speed(
-    out: Path,
-    *,
-    parts: Sequence[str] = tuple(PARTS),
-    images: Path | None = None,
-    device: str = "auto",
-    **given: Any,
+    out: Path, *, parts: Sequence[str] = tuple(PARTS), images: Path | None = None, device: str = "auto", **given: Any
 ) -> dict[str, Any]:
     """Measure `parts`, print them, and write the figures to the JSON file `out` after each part.
 

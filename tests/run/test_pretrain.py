@@ -156,7 +156,7 @@ def test_what_it_leaves_behind(warm: Path) -> None:
     assert result["loss"] == log[-1]["loss"]
     rates = [lr_at(row["step"] - 1, max_lr=1e-3, total_steps=6, warmup_ratio=0.1) for row in log]
     assert [row["lr"] for row in log] == pytest.approx(rates)
-    assert PretrainFolder(warm).read_settings() == replace(WARM, device="cpu", split_kind="random")
+    assert PretrainFolder(warm).read_settings() == replace(WARM, data="scenes", device="cpu", split_kind="random")
     assert yaml.safe_load((warm / "pretrain.yaml").read_text())["given"] == given_in(WARM)
     assert {file.name for file in warm.iterdir()} == {
         *("pretrain.yaml", "split.json", "environment.json", "log.jsonl", "last.pt", "backbone.safetensors"),

@@ -15,6 +15,7 @@ from percentmatch.data import Images
 from percentmatch.data.labels import Labels
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.errors import UserError
+from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.predictions import evaluate
 from percentmatch.use import predict
 from percentmatch.use.evaluate import score_files, score_run

@@ -41,14 +41,7 @@ def test_a_run_leaves_the_files_that_the_contract_names(whole: Path) -> None:
     assert RunFolder(whole).read_config() == on_a_cpu(TINY)
     assert yaml.safe_load((whole / "config.yaml").read_text())["given"] == given_in(TINY)
     kinds = [(row["step"], row["kind"]) for row in rows(whole)]
-    assert kinds == [
-        (0, "start"),
-        (4, "train"),
-        (6, "validation"),
-        (8, "train"),
-        (12, "train"),
-        (12, "validation"),
-    ]
+    assert kinds == [(0, "start"), (4, "train"), (6, "validation"), (8, "train"), (12, "train"), (12, "validation")]
     classes = rows(whole)[-2]["classes"]
     wanted = {
         "upper",
@@ -139,12 +132,7 @@ def test_clip_grad_reaches_the_gradients(tmp_path: Path) -> None:
     """The gradients a step leaves behind have at most the norm asked for; without clipping they have more."""
     norms = {}
     for clip in (0.0, 0.01):
-        run = Run(
-            replace(TINY, clip_grad=clip),
-            RunFolder(tmp_path / "none"),
-            load_data(TINY),
-            torch.device("cpu"),
-        )
+        run = Run(replace(TINY, clip_grad=clip), RunFolder(tmp_path / "none"), load_data(TINY), torch.device("cpu"))
         train_module.train_step(run, 0)
         norms[clip] = torch.nn.utils.get_total_norm([p.grad for p in run.trained]).item()
     assert norms[0.01] <= 0.0101 < norms[0.0]
@@ -220,12 +208,7 @@ def test_a_loss_that_is_not_finite_stops_with_step_and_part(tmp_path: Path, monk
 def test_a_training_step_on_a_gpu_never_waits(tmp_path: Path) -> None:
     """Steps between log rows run with synchronisation forbidden."""
     config = replace(TINY, device="cuda", total_steps=30, log_every=30, eval_every=0, save_every=30)
-    run = Run(
-        config,
-        RunFolder(tmp_path / "run"),
-        load_data(config),
-        torch.device("cuda"),
-    )
+    run = Run(config, RunFolder(tmp_path / "run"), load_data(config), torch.device("cuda"))
     for step in range(8):
         if step == 3:
             torch.cuda.set_sync_debug_mode("error")

@@ -84,12 +84,7 @@ def test_bad_input_is_one_sentence(model: Path, tmp_path: Path, monkeypatch: pyt
 
 @pytest.mark.parametrize(("host", "shown", "hosts"), [("127.0.0.1", "127.0.0.1", True), ("0.0.0.0", "0.0.0.0", False)])
 def test_other_machines_are_let_in_only_when_told_and_with_a_warning(
-    model: Path,
-    host: str,
-    shown: str,
-    hosts: bool,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+    model: Path, host: str, shown: str, hosts: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     import uvicorn
 

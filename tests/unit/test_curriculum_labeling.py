@@ -82,9 +82,7 @@ def test_one_label_an_image_takes_the_surest_images() -> None:
 
     Rows 1 and 4 (.9 and .8), each for its own class; with all of them, the rest too.
     """
-    scores = torch.tensor(
-        [[0.5, 0.3, 0.2], [0.9, 0.1, 0.0], [0.4, 0.6, 0.0], [0.04, 0.05, 0.9], [0.1, 0.8, 0.1]],
-    )
+    scores = torch.tensor([[0.5, 0.3, 0.2], [0.9, 0.1, 0.0], [0.4, 0.6, 0.0], [0.04, 0.05, 0.9], [0.1, 0.8, 0.1]])
     method = CurriculumLabeling(facts(5, 5, 0, pool=5), task="single-label", share_step=0.4)
     method.refresh(FakePool(scores))
     assert method.targets.tolist() == [[0, 0, 0], [1, 0, 0], [0, 0, 0], [0, 0, 0], [0, 1, 0]]

@@ -51,10 +51,7 @@ def test_the_average_by_hand() -> None:
     P(1) = .5 [.5, .5] + .5 [1, 0] = [.75, .25]; P(2) = .5 P(1) + .5 [0, 1] = [.375, .625]. With the uniform start taken
     out: after one batch [1, 0]; after two (.25 [1, 0] + .5 [0, 1]) / .75 = [1/3, 2/3].
     """
-    for corrected, first, second in (
-        (False, [0.75, 0.25], [0.375, 0.625]),
-        (True, [1.0, 0.0], [1 / 3, 2 / 3]),
-    ):
+    for corrected, first, second in ((False, [0.75, 0.25], [0.375, 0.625]), (True, [1.0, 0.0], [1 / 3, 2 / 3])):
         histogram = ScoreHistogram(1, num_bins=2, momentum=0.5, bias_correction=corrected)
         torch.testing.assert_close(histogram.distribution()[0], torch.tensor([0.5, 0.5]))
         histogram.update(torch.full((7, 1), 0.1))

@@ -18,12 +18,7 @@ def facts(*positives: int) -> Facts:
 
 
 def learn(
-    method: MixMatch,
-    logits: Tensor,
-    targets: Tensor,
-    known: Tensor,
-    uniforms: Tensor,
-    step: int = 50,
+    method: MixMatch, logits: Tensor, targets: Tensor, known: Tensor, uniforms: Tensor, step: int = 50
 ) -> StepLoss:
     """Rows of `logits`: the labeled images of `targets`, then the two views of each unlabeled one."""
     images, weak, weak2 = logits[:, :, None, None].split([len(targets), *2 * [(len(logits) - len(targets)) // 2]])

@@ -15,6 +15,7 @@ from percentmatch.settings.declare import declared, help_lines, merge, nested
 from percentmatch.settings.given import to_repeat
 from percentmatch.settings.presets import PRESETS, preset_values
 from percentmatch.settings.pretraining import PretrainSettings
+from percentmatch.settings.renamed import renamed
 
 DOT = "__"  # stands for the dot of --weak-view.ops in the name of a field
 
@@ -93,7 +94,7 @@ def gather(
         file = to_repeat(read_yaml(config), str(config))
         (Config if issubclass(Config, settings) else settings).from_dict(file, source=str(config))
     base = dict(resumed) if resumed is not None else preset_values(preset, flagged.get("method", file.get("method")))
-    given = {name: value for name, value in merge(merge(base, file), flagged).items() if name in known}
+    given = renamed({name: value for name, value in merge(merge(base, file), flagged).items() if name in known})
     return _as_typed(given, settings.from_dict(given, source="settings").to_dict())
 
 

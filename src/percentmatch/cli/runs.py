@@ -7,13 +7,7 @@ from percentmatch.cli.flags import Device, Moved, read_pairs
 from percentmatch.errors import UserError
 
 
-def report(
-    *runs: Path,
-    out: Path,
-    images: bool = True,
-    moved: Moved = None,
-    device: Device = "auto",
-) -> None:
+def report(*runs: Path, out: Path, images: bool = True, moved: Moved = None, device: Device = "auto") -> None:
     """Write one HTML page about a run, or about several and their differences.
 
     Parameters
@@ -71,14 +65,7 @@ def compare(
         write_json(json, found)
 
 
-def suggest(
-    run: Path,
-    *,
-    out: Path,
-    number: int = 100,
-    moved: Moved = None,
-    device: Device = "auto",
-) -> None:
+def suggest(run: Path, *, out: Path, number: int = 100, moved: Moved = None, device: Device = "auto") -> None:
     """List the unlabeled images of a run that are most worth labeling next, as a CSV file to fill in.
 
     Parameters

@@ -133,11 +133,7 @@ def _open_shards(settings: DataSettings, name: Literal["root", "unlabeled"], say
 
 
 def load_data(
-    config: Config,
-    *,
-    source: Source | None = None,
-    progress: Progress | None = None,
-    say: Say = print_to_stderr,
+    config: Config, *, source: Source | None = None, progress: Progress | None = None, say: Say = print_to_stderr
 ) -> Data:
     """The data a config names, decoded; `source` is what `open_data` has found, if that was asked before."""
     source = source or open_data(config, say=say)

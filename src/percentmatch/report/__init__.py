@@ -78,12 +78,7 @@ def write_report(
 
 
 def _score(
-    record: RunRecord,
-    images: bool,
-    device: str,
-    data: Data | None,
-    moved: Mapping[str, Any],
-    progress: Progress | None,
+    record: RunRecord, images: bool, device: str, data: Data | None, moved: Mapping[str, Any], progress: Progress | None
 ) -> tuple[ScoredRun | None, str | None]:
     """The scores, or why there are none."""
     if not images:

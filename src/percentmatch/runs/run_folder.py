@@ -18,16 +18,7 @@ from percentmatch.data.readers.detect import detected
 from percentmatch.data.shards.index import names_shards
 from percentmatch.data.split import Split
 from percentmatch.errors import UserError
-from percentmatch.files import (
-    check_numbers,
-    is_part,
-    read_json,
-    read_sound,
-    read_yaml,
-    sweep,
-    write_atomic,
-    write_json,
-)
+from percentmatch.files import check_numbers, is_part, read_json, read_sound, read_yaml, sweep, write_atomic, write_json
 from percentmatch.runs.checkpoint import Checkpoints
 from percentmatch.runs.log import Log
 from percentmatch.scoring.table import final_scores

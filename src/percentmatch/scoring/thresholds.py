@@ -24,11 +24,7 @@ def best_thresholds(
     following = F.pad(ranked[:, 1:], (0, 1), value=-torch.inf)
     may = following < ranked  # equal ones are decided alike
     hits, chosen = (truth * known).T.gather(1, order).cumsum(1), torch.arange(1, len(scores) + 1)
-    reached = {
-        "precision": hits / chosen,
-        "recall": hits / hits[:, -1:],
-        "F1": 2 * hits / (chosen + hits[:, -1:]),
-    }
+    reached = {"precision": hits / chosen, "recall": hits / hits[:, -1:], "F1": 2 * hits / (chosen + hits[:, -1:])}
     wanted = [reached["F1"]]
     if precision is not None:
         wanted = [reached["precision"].clamp(max=precision), reached["recall"], reached["precision"]]

@@ -14,13 +14,7 @@ SITE = re.compile(r"(?:[\w.-]+(?::\d+)?)?")  # a name, and its port where that i
 
 
 def serve(
-    model: Path,
-    *,
-    host: str = "127.0.0.1",
-    port: int = 8000,
-    site: str = "",
-    max_mb: float = 20,
-    device: str = "auto",
+    model: Path, *, host: str = "127.0.0.1", port: int = 8000, site: str = "", max_mb: float = 20, device: str = "auto"
 ) -> None:
     """Answer until Ctrl-C. `model` is as for `Predictor`; port 0 is any free one; `site` as for `build_app`."""
     try:

@@ -51,12 +51,7 @@ def train(
 
 
 def fit(
-    *,
-    out: str | Path,
-    resume: bool = False,
-    data: Data | None = None,
-    loggers: Sequence[Logger] = (),
-    **settings: Any,
+    *, out: str | Path, resume: bool = False, data: Data | None = None, loggers: Sequence[Logger] = (), **settings: Any
 ) -> dict[str, Any]:
     """Train on data of your own, such as `labels="labels.csv", images="photos"`, into the run folder `out`.
 

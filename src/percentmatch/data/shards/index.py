@@ -138,12 +138,7 @@ def _choices(inside: str) -> list[str]:
 
 
 def open_shards(
-    place: str,
-    *,
-    cache: Path,
-    labels: bool = False,
-    skip_bad: bool = False,
-    say: Say = lambda sentence: None,
+    place: str, *, cache: Path, labels: bool = False, skip_bad: bool = False, say: Say = lambda sentence: None
 ) -> Shards:
     """Where the images lie in the shards that `place` names; from `cache` if these have not changed.
 

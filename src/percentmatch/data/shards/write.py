@@ -23,7 +23,7 @@ from percentmatch.data.readers.folder import IMAGE_SUFFIXES
 from percentmatch.data.shards.index import PLAN
 from percentmatch.data.shards.tar import BLOCK, Damaged, members
 from percentmatch.errors import UserError
-from percentmatch.files import is_part, new_part, write_atomic
+from percentmatch.files import is_part, new_part, sweep, write_atomic
 
 VERSION = 1
 SEED = 0  # of the order; that of training comes from the run's own
@@ -119,6 +119,7 @@ def _take_up(out: Path, plan: dict[str, Any]) -> None:
     file = out / PLAN
     try:
         out.mkdir(parents=True, exist_ok=True)
+        sweep(out, older=0)
         if file.exists():
             old = json.loads(file.read_bytes())
             if not isinstance(old, dict) or old.get("digest") != plan["digest"]:

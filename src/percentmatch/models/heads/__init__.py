@@ -5,10 +5,7 @@ from percentmatch.models.heads.base import Head
 from percentmatch.models.heads.linear import LinearHead
 from percentmatch.models.heads.ml_decoder import MLDecoder
 
-HEADS: dict[str, type[Head]] = {
-    "ml-decoder": MLDecoder,
-    "linear": LinearHead,
-}
+HEADS: dict[str, type[Head]] = {"ml-decoder": MLDecoder, "linear": LinearHead}
 
 
 def head_class(name: str, dropout: float = 0.0) -> type[Head]:
