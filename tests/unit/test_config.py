@@ -1,5 +1,6 @@
 """Settings given in Python are checked as those of files and flags are."""
 
+from dataclasses import fields
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ from percentmatch.data import Data, Images
 from percentmatch.data.labels import Labels
 from percentmatch.errors import UserError
 from percentmatch.settings.config import Config, DataSettings, View
+from percentmatch.settings.declare import declared, help_lines
 from percentmatch.settings.pretraining import PretrainSettings
 
 
@@ -64,3 +66,22 @@ def test_images_given_in_python_are_checked() -> None:
     small = images(pixels=torch.zeros(2, 3, 2, 2, dtype=torch.uint8), ids=("c", "d"))
     with pytest.raises(UserError, match="pool and test must have images of one size"):
         Data(images(), small)
+
+
+@pytest.mark.parametrize("settings", [Config, PretrainSettings, View])
+def test_a_setting_is_declared_once_with_its_help_line(settings: Any) -> None:
+    names = {each.name for each in fields(settings)}
+    assert declared(settings).keys() == names <= help_lines(settings).keys()
+    assert all(each.group for each in declared(settings).values()) or settings is View
+    assert all(text.endswith(".") for text in help_lines(settings).values())
+
+
+def test_a_value_out_of_its_declared_range_is_refused() -> None:
+    for values, sentence in (
+        ({"dropout": 1.5}, "dropout must lie between 0 and 1, not 1.5"),
+        ({"lr": 0.0}, "lr must be above 0 and at most 1000, not 0.0"),
+        ({"lr": float("nan")}, "lr must be above 0 and at most 1000, not nan"),
+        ({"weak_view": {"crop_scale": 0}}, "crop_scale must be above 0 and at most 1, not 0"),
+    ):
+        with pytest.raises(UserError, match=sentence):
+            Config.from_dict(values)

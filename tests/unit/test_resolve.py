@@ -4,14 +4,17 @@ import re
 import sys
 from dataclasses import asdict, replace
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 import yaml
 from PIL import Image
 
+import percentmatch
 from percentmatch.cli import main as cli
 from percentmatch.cli.flags import ConfigFlags, gather
+from percentmatch.data import divide, source
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS, all_options, checked_options, options_of
 from percentmatch.runs.run_folder import RunFolder
@@ -379,3 +382,30 @@ def test_a_run_that_nothing_was_chosen_for_can_be_made_again(
     assert "chosen" not in capsys.readouterr().err
     command(*again, "--option", "num_bins=60")
     assert seen["config"].options == {"num_bins": 60}
+
+
+def test_labels_are_read_once_and_the_split_is_drawn_once(
+    photos: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counted(module: ModuleType, name: str) -> None:
+        real = getattr(module, name)
+        monkeypatch.setattr(module, name, lambda *args, **more: (calls.append(name), real(*args, **more))[1])
+
+    counted(source, "read_labels")
+    counted(divide, "make_split")
+    small = ["--backbone=test_resnet", "--image-size=32", "--total-steps=2", "--unlabeled", str(tmp_path / "more")]
+    cli.run(["train", "--out", str(tmp_path / "run"), *photos, *small])
+    assert calls == ["read_labels", "make_split"]
+
+
+def test_fit_in_python_chooses_as_the_command_line_does(photos: list[str], tmp_path: Path) -> None:
+    small: dict[str, Any] = {"backbone": "test_resnet", "image_size": 32, "total_steps": 2}
+    flags = [f"--{name.replace('_', '-')}={value}" for name, value in small.items()]
+    cli.run(["train", "--out", str(tmp_path / "cli"), *photos, *flags])
+    paths = {"labels": str(tmp_path / "labels.csv"), "images": str(tmp_path / "photos")}
+    metrics = percentmatch.fit(out=tmp_path / "python", **paths, **small)
+    assert RunFolder(tmp_path / "python").read_config() == RunFolder(tmp_path / "cli").read_config()
+    assert metrics["step"] == 2
+    assert percentmatch.fit(out=tmp_path / "python", resume=True) == metrics
