@@ -132,7 +132,7 @@ def _answer(value: Any) -> list[str]:
     for each in value if isinstance(value, list) else [value] if value else []:
         if isinstance(each, dict) and (any(map(_names, each)) or "original_width" in each):  # drawn, perhaps unnamed
             inside = [each[kind] for kind in each if _names(kind) and each[kind]]
-            names += [name for part in inside for name in (part if isinstance(part, list) else [part])]
+            names += [name for some in inside for name in (some if isinstance(some, list) else [some])]
         elif isinstance(each, list) or (isinstance(each, dict) and "taxonomy" in each):
             raise UserError(TAXONOMY)
         else:

@@ -30,13 +30,13 @@ def remember(read: Callable[[], Manifest], file: Path, images: Path, *settings: 
     about = os.stat(file)
     held = (os.stat(images).st_mtime_ns, len(os.listdir(images))) if images.is_dir() else ()
     facts = VERSION, os.path.abspath(file), about.st_size, about.st_mtime_ns, str(images), held, *map(str, settings)
-    place = cache / f"{hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()}.manifest"
+    target = cache / f"{hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()}.manifest"
     with contextlib.suppress(OSError, SafetensorError, ValueError, KeyError, TypeError):
-        return _unpack(place.read_bytes())
+        return _unpack(target.read_bytes())
     manifest = read()
     with contextlib.suppress(OSError, UserError):  # only speed is lost
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(place, _pack(manifest))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, _pack(manifest))
     return manifest
 
 
