@@ -340,7 +340,9 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
     objects = b"<annotation><object><name>dog</name><difficult>0</difficult></object>"
     objects += b"<object><name>cat</name><difficult>1</difficult></object></annotation>"
     free, bound = labels(photos, confined=False), labels(photos)
-    tables, ignored = [table, hot, listed], deque(maxlen=1)  # as `data check` reads: no error of a row ends it
+    tables, ignored = [table, hot, listed], deque(maxlen=1)
+    # as `data check` reads: no error of a row ends it
+    all_free, all_bound = (labels(photos, confined=each, report=ignored.append) for each in (False, True))
     (xml / "Annotations" / "b.xml").write_bytes(objects)
     (xml / "Annotations" / "c.xml").write_bytes(objects)
 
@@ -353,12 +355,10 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
             "CSV, all errors",
             tables,
             mutate_table,
-            labels(photos, confined=False, report=ignored.append),
+            all_free,
             world / "l.csv",
         ),
-        Reader(
-            "JSON lines, all errors", [lines], mutate_lines, labels(photos, report=ignored.append), world / "l.jsonl"
-        ),
+        Reader("JSON lines, all errors", [lines], mutate_lines, all_bound, world / "l.jsonl"),
         Reader(
             "text list",
             [b"a.png\nb.png\n"],
