@@ -31,10 +31,10 @@ class Reader(NamedTuple):
 READERS = {  # of the formats that fit, the last counts: special ones stand below general ones
     "CSV": Reader(lambda file: not file.is_json, read_csv),
     "Label Studio, CSV": Reader(label_studio.is_csv_export, label_studio.read_csv_export),
-    "FiftyOne, a file for each image": Reader(fiftyone.has_one_image, fiftyone.refuse_one_image),
-    "FiftyOne, labels": Reader(fiftyone.has_labels, fiftyone.read_labels),
-    "FiftyOne, samples": Reader(fiftyone.has_samples, fiftyone.read_samples),
-    "Label Studio, JSON": Reader(label_studio.is_task_list, label_studio.read_tasks),
+    "FiftyOne, a file for each image": Reader(lambda file: file.holds("index", "attrs"), fiftyone.refuse_one_image),
+    "FiftyOne, labels": Reader(lambda file: file.holds("labels"), fiftyone.read_labels),
+    "FiftyOne, samples": Reader(lambda file: file.holds("samples"), fiftyone.read_samples),
+    "Label Studio, JSON": Reader(lambda file: isinstance(file.content, list), label_studio.read_tasks),
     "COCO": Reader(is_instances, read_instances),
     "metadata": Reader(is_metadata, read_metadata),
 }

@@ -144,11 +144,11 @@ def find_images(folder: Path, texts: Sequence[str], *, inside: bool = False) -> 
             found.append("")
             continue
         parent, _, last = (base + name if not os.path.isabs(name) else name).rpartition("/")
-        if parent not in listings:
-            listings[parent] = _Listing(parent or "/")
-        actual = listings[parent].find(last)
-        key = (listings[parent].real, actual or "")
-        found.append(spelt.setdefault(key, name.removesuffix(last) + actual) if actual else "")
+        listing = listings.get(parent)
+        if listing is None:
+            listing = listings[parent] = _Listing(parent or "/")
+        actual = listing.find(last)
+        found.append(spelt.setdefault((listing.real, actual), name.removesuffix(last) + actual) if actual else "")
     return found
 
 

@@ -50,10 +50,6 @@ def read_csv_export(file: LabelFile) -> Manifest:
     return file.manifest(rows_of(table, said, partial(find, file.folder)), open_labels=True)
 
 
-def is_task_list(file: LabelFile) -> bool:
-    return isinstance(file.content, list)
-
-
 def read_tasks(file: LabelFile) -> Manifest:
     """An image for each task of a JSON export; tasks without annotations are unlabeled.
 

@@ -1,6 +1,5 @@
 """Images in shards that are copies of others, by their bytes: what the labels name is not to be streamed too."""
 
-import hashlib
 import json
 import os
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from percentmatch.data.pixels.cache_file import key_of
 from percentmatch.data.pixels.decode import MEMBER, BadImage, fingerprint, read
 from percentmatch.data.pixels.load import Say
 from percentmatch.data.shards import index as storage
@@ -38,8 +38,7 @@ def without_copies(shards: Shards, paths: Sequence[Path], *, cache: Path, say: S
     lengths = {path: _length_and_time(path) for path in paths}
     facts = sorted((os.path.abspath(path), *about) for path, about in lengths.items())
     every = VERSION, [*map(os.path.abspath, shards.paths)], shards.stamps, shards.counts.tolist(), facts
-    key = hashlib.blake2b(repr(every).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    target = cache / f"{key}.copies"
+    target = cache / f"{key_of(every)}.copies"
     try:
         copies = np.array(json.loads(target.read_bytes()), np.int64)
     except (OSError, ValueError, TypeError):
