@@ -9,6 +9,7 @@ import signal
 import sys
 import tarfile
 import time
+from collections import deque
 from collections.abc import Callable, Generator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -39,6 +40,7 @@ from safetensors.torch import save
 from percentmatch.data import Manifest, read_labels, read_voc, unlabeled_manifest
 from percentmatch.data.pixels.decode import BadImage, decode, decode_bytes
 from percentmatch.data.pixels.decode import read as read_image
+from percentmatch.data.readers.rows import Report, refuse
 from percentmatch.data.shards.index import open_shards
 from percentmatch.data.shards.labeled import labeled_manifest
 from percentmatch.data.split import Split, read_split
@@ -181,11 +183,11 @@ def inside(folder: Path) -> Callable[[Manifest], None]:
     return check
 
 
-def labels(folder: Path, *, confined: bool = True) -> Callable[[Path], None]:
+def labels(folder: Path, *, confined: bool = True, report: Report = refuse) -> Callable[[Path], None]:
     check = inside(folder)
 
     def read(file: Path) -> None:
-        manifest = read_labels(file, folder)
+        manifest = read_labels(file, folder, report=report)
         if confined:
             check(manifest)
 
@@ -339,7 +341,9 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
     objects = b"<annotation><object><name>dog</name><difficult>0</difficult></object>"
     objects += b"<object><name>cat</name><difficult>1</difficult></object></annotation>"
     free, bound = labels(photos, confined=False), labels(photos)
-    tables = [table, hot, listed]
+    tables, ignored = [table, hot, listed], deque(maxlen=1)
+    # as `data check` reads: no error of a row ends it
+    all_free, all_bound = (labels(photos, confined=each, report=ignored.append) for each in (False, True))
     (xml / "Annotations" / "b.xml").write_bytes(objects)
     (xml / "Annotations" / "c.xml").write_bytes(objects)
 
@@ -349,12 +353,13 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
     return [
         Reader("CSV", tables, mutate_table, free, world / "labels.csv", 2),
         Reader(
-            "CSV, lenient",
+            "CSV, all errors",
             tables,
             mutate_table,
-            lambda file: read_labels(file, photos, report=lambda error: None),
+            all_free,
             world / "l.csv",
         ),
+        Reader("JSON lines, all errors", [lines], mutate_lines, all_bound, world / "l.jsonl"),
         Reader(
             "text list",
             [b"a.png\nb.png\n"],
@@ -375,11 +380,6 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
         ),
         Reader("VOC part list", [b"a\nb\nc\n"], mutate_text, lambda file: _xml_lists(file, xml), world / "train.txt"),
     ]
-
-
-def _all_errors(file: Path, photos: Path) -> None:
-    """As `data check` reads it: no error ends the reading."""
-    read_labels(file, photos, report=lambda error: None)
 
 
 def _xml_lists(file: Path, xml: Path) -> None:

@@ -19,7 +19,7 @@ PARTS = ("labeled", "unlabeled", "validation", "test")
 
 @dataclass(frozen=True)
 class Split:
-    """Image ids of each part."""
+    """Image ids of each subset."""
 
     labeled: tuple[str, ...]
     unlabeled: tuple[str, ...]
@@ -29,21 +29,21 @@ class Split:
 
     @property
     def digest(self) -> str:
-        """A hash of all parts: two runs with the same digest saw the same images."""
-        parts = [*(getattr(self, part) for part in PARTS), *([self.stream] if self.stream else [])]
-        return hashlib.sha256(json.dumps(parts).encode()).hexdigest()[:16]
+        """A hash of all subsets: two runs with the same digest saw the same images."""
+        values = [*(getattr(self, subset) for subset in PARTS), *([self.stream] if self.stream else [])]
+        return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
 
     def to_json(self) -> str:
-        values = {part: getattr(self, part) for part in PARTS} | ({"stream": self.stream} if self.stream else {})
+        values = {subset: getattr(self, subset) for subset in PARTS} | ({"stream": self.stream} if self.stream else {})
         return json.dumps({"digest": self.digest, **values}, indent=0) + "\n"
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], source: str) -> "Split":
         """What `to_json` wrote, read back; refused if it was changed since."""
-        lists = [values.get(part) for part in PARTS]
+        lists = [values.get(subset) for subset in PARTS]
         if not all(isinstance(ids, list) and all(isinstance(name, str) for name in ids) for ids in lists):
             raise UserError(f"'{source}' is damaged: it must list the ids of {', '.join(PARTS)}")
-        split = cls(*(tuple(values[part]) for part in PARTS), stream=str(values.get("stream", "")))
+        split = cls(*(tuple(values[subset]) for subset in PARTS), stream=str(values.get("stream", "")))
         if values.get("digest") != split.digest:
             raise UserError(f"'{source}' was changed: its ids do not fit its digest")
         return split
@@ -70,13 +70,13 @@ def read_split(
         raise UserError(f"'{file}' is not a split; give a run's split.json or one written by `percentmatch data split`")
     split = Split.from_values(values, str(file))
     gone = set(skipped) if all_there else {*skipped, *set(split.unlabeled).difference(pool)}
-    split = Split(*(tuple(name for name in getattr(split, part) if name not in gone) for part in PARTS))
-    for part in PARTS:
-        ids = getattr(split, part)
-        missing = sorted(set(ids) - set(test if part == "test" else pool))
+    split = Split(*(tuple(name for name in getattr(split, subset) if name not in gone) for subset in PARTS))
+    for subset in PARTS:
+        ids = getattr(split, subset)
+        missing = sorted(set(ids) - set(test if subset == "test" else pool))
         if missing:
             raise UserError(
-                f"'{file}': {part} image '{missing[0]}' is not in the data ({len(missing)} of {len(ids)} are not); "
+                f"'{file}': {subset} image '{missing[0]}' is not in the data ({len(missing)} of {len(ids)} are not); "
                 "give the data that the split was made for"
             )
     in_pool = [*split.labeled, *split.unlabeled, *split.validation]
@@ -126,7 +126,7 @@ def make_split(
         drawn, valid = drawn + others[:more], valid + others[more : more + num_validation - len(valid)]
     names = {*(pool[row] for row in drawn)}, fixed | {pool[row] for row in valid}
     rest = [name for name in pool if name not in names[0] and name not in names[1]]
-    return Split(*(tuple(sorted(part)) for part in (names[0], rest, names[1], test)))
+    return Split(*(tuple(sorted(subset)) for subset in (names[0], rest, names[1], test)))
 
 
 def split_sizes(total: int, *, labeled: float, validation: float, fixed: bool) -> tuple[int, int]:
@@ -164,11 +164,11 @@ def _one_of_each(rows: list[int], most: int, positives: Flags) -> list[int]:
     starts, ranks = [0, *row.bincount(minlength=n).cumsum(0).tolist()], rank.tolist()
     covered: set[int] = set()
     drawn: list[int] = []
-    for place in range(c):
-        if place not in covered and first[place] < n and len(drawn) < most:
-            drawn.append(alone[place] if alone[place] < n else first[place])
+    for rank in range(c):
+        if rank not in covered and first[rank] < n and len(drawn) < most:
+            drawn.append(alone[rank] if alone[rank] < n else first[rank])
             covered.update(ranks[starts[drawn[-1]] : starts[drawn[-1] + 1]])
-    return [rows[place] for place in drawn]
+    return [rows[position] for position in drawn]
 
 
 def _count(value: float, total: int) -> int:

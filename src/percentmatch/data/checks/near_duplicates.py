@@ -37,13 +37,13 @@ class Sketches:
 
 def sketch(pixels: Tensor, rows: Sequence[int]) -> Sketches:
     """Of these rows of the images (n, 3, h, w) uint8, whose sides are at least SIDE pixels."""
-    parts = []
+    chunks = []
     for chunk in torch.tensor(rows).split(1024):
         small = F.adaptive_avg_pool2d(pixels[chunk].float(), SIDE)
         fields = F.adaptive_avg_pool2d(small, 4)
         tint = (fields - fields.mean(1, keepdim=True)) / (fields.mean((1, 2, 3), keepdim=True) + 8)
-        parts.append((torch.einsum("nchw,c->nhw", small, LUMA).round().byte(), tint.flatten(1)))
-    return Sketches(*(torch.cat(part) for part in zip(*parts, strict=True)))
+        chunks.append((torch.einsum("nchw,c->nhw", small, LUMA).round().byte(), tint.flatten(1)))
+    return Sketches(*(torch.cat(each) for each in zip(*chunks, strict=True)))
 
 
 def near_pairs(sketches: Sketches, progress: Progress | None = None) -> list[tuple[int, int, float]]:
@@ -72,25 +72,25 @@ def fitted_agreement(moved: Tensor, fixed: Tensor) -> Tensor:
     """
     x = y = ((torch.arange(SIDE) + 0.5) * 2 / SIDE - 1).float()  # places of the pixels, from -1 to 1
     x, y = (axis.expand(SIDE, SIDE).flatten() for axis in (x[None, :], y[:, None]))
-    place = torch.zeros(len(moved), 4)  # stretch and shift along x, then y
+    fit = torch.zeros(len(moved), 4)  # stretch and shift along x, then y
     for sigma in SIGMAS:
         picture, target = _blur(moved, sigma), _blur(fixed, sigma).flatten(1)
         down, right = torch.gradient(picture, spacing=2 / SIDE, dim=(1, 2))
-        (values, dx, dy), seen = _sample(torch.stack([picture, right, down], 1), place, x, y)
+        (values, dx, dy), seen = _sample(torch.stack([picture, right, down], 1), fit, x, y)
         slopes = torch.stack([dx * x, dx, dy * y, dy, values, torch.ones_like(values)], 1) * seen[:, None]
         normal = slopes @ slopes.mT + 1e-3 * torch.eye(6)  # (n, 6, 6)
         step = torch.linalg.solve(normal, (slopes @ (target * seen)[..., None])[..., 0])
         step = (step[:, :4] / step[:, 4:5].clamp(min=0.3)).clamp(-0.08, 0.08)
-        place = (place + step).clamp(-REACH, REACH)
-    (values,), seen = _sample(_outline(moved)[:, None], place, x, y)
-    one, other = (_centred(part, seen) for part in (values, _outline(fixed).flatten(1)))
+        fit = (fit + step).clamp(-REACH, REACH)
+    (values,), seen = _sample(_outline(moved)[:, None], fit, x, y)
+    one, other = (_centred(each, seen) for each in (values, _outline(fixed).flatten(1)))
     return (one * other).sum(1) / (one.norm(dim=1) * other.norm(dim=1)).clamp(min=1e-3)
 
 
-def _sample(pictures: Tensor, place: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
-    """Pictures (n, k, SIDE, SIDE) read where `place` moves the pixels: (k, n, pixels), and which lie inside."""
-    across = (1 + place[:, 0:1]) * x + place[:, 1:2]
-    down = (1 + place[:, 2:3]) * y + place[:, 3:4]
+def _sample(pictures: Tensor, fit: Tensor, x: Tensor, y: Tensor) -> tuple[Tensor, Tensor]:
+    """Pictures (n, k, SIDE, SIDE) read where `fit` moves the pixels: (k, n, pixels), and which lie inside."""
+    across = (1 + fit[:, 0:1]) * x + fit[:, 1:2]
+    down = (1 + fit[:, 2:3]) * y + fit[:, 3:4]
     grid = torch.stack([across, down], -1).view(-1, SIDE, SIDE, 2)
     values = F.grid_sample(pictures, grid, padding_mode="border", align_corners=False)
     return values.flatten(2).transpose(0, 1), ((across.abs() < 1) & (down.abs() < 1)).float()
@@ -118,13 +118,13 @@ def _rough_pairs(outlines: Tensor) -> Iterator[Tensor]:
 
 def _outlines(grey: Tensor) -> Tensor:
     """Rough outlines of squares as vectors of length 1, or 0 for flat pictures: (n, (SIDE / 2) ** 2)."""
-    parts = []
+    chunks = []
     for squares in grey.split(1024):
         outline = F.avg_pool2d(_blur(squares.float(), 1.5) - _blur(squares.float(), 4.5), 2).flatten(1)
         outline = outline - outline.mean(1, keepdim=True)
         length = outline.norm(dim=1, keepdim=True)
-        parts.append(outline / length * (length > FLAT * outline.shape[1] ** 0.5))
-    return torch.cat(parts).nan_to_num() if parts else torch.zeros(0, (SIDE // 2) ** 2)
+        chunks.append(outline / length * (length > FLAT * outline.shape[1] ** 0.5))
+    return torch.cat(chunks).nan_to_num() if chunks else torch.zeros(0, (SIDE // 2) ** 2)
 
 
 def _outline(squares: Tensor) -> Tensor:

@@ -59,5 +59,5 @@ def _together(targets: Flags) -> Tensor:
     return counts
 
 
-def _ratio(part: int, whole: int) -> float | None:
-    return part / whole if whole else None
+def _ratio(number: int, whole: int) -> float | None:
+    return number / whole if whole else None

@@ -34,7 +34,7 @@ def unlike(labeled: Tensor, unlabeled: Tensor, *, whiten: bool) -> Unlike:
     ratio, share = torch.zeros(len(unlabeled)), 0.0
     for known, held in (halves, halves[::-1]):
         mean, weights = _whitening(known) if whiten else (known.mean(0), torch.eye(known.shape[1]))
-        known, own, new = ((part - mean) @ weights for part in (known, held, unlabeled))
+        known, own, new = ((each - mean) @ weights for each in (known, held, unlabeled))
         own, new = _distances(own, known), _distances(new, known)
         low, high, rare = torch.quantile(own, torch.tensor([0.25, 0.75, 0.95])).tolist()
         ratio += (new - high) / max(FENCE * (high - low), 1e-6) / 2
@@ -51,8 +51,8 @@ def _whitening(rows: Tensor) -> tuple[Tensor, Tensor]:
 def _distances(rows: Tensor, others: Tensor) -> Tensor:
     """The mean distance of each row to the nearest others: (n,)."""
     nearest = min(NEIGHBOURS, len(others))
-    parts = rows.split(max(CELLS // len(others), 1))
-    return torch.cat([torch.cdist(part, others).topk(nearest, largest=False).values.mean(1) for part in parts])
+    chunks = rows.split(max(CELLS // len(others), 1))
+    return torch.cat([torch.cdist(chunk, others).topk(nearest, largest=False).values.mean(1) for chunk in chunks])
 
 
 def looks(pixels: Tensor) -> Tensor:

@@ -73,7 +73,7 @@ def open_cache(
     elif stored:  # a file that could not even be read may be there by now, unchanged itself
         unread = [row for row, digest in enumerate(stored.facts.digests) if digest is None]
         readable = _changed([names[row] for row in unread], [None] * len(unread), workers, lambda done, total: None)
-        rows = [unread[place] for place in readable]
+        rows = [unread[number] for number in readable]
     if not stored or rows:
         work = [(row, names[row]) for row in rows]
         stored = _build(target, stored, shape, work, frame, workers, progress)
@@ -170,7 +170,7 @@ def _build(
 def _apart(work: list[tuple[int, str]], job: dict, workers: int) -> Generator[Row]:
     """The same as `decode_rows` by several processes; their results come through one pipe, a line at a time."""
     workers = min(workers, len(work) // (FEW // 2))
-    parts, missing = [work[first::workers] for first in range(workers)], dict(work)
+    shares, missing = [work[first::workers] for first in range(workers)], dict(work)
     started: list[subprocess.Popen] = []
     with ExitStack() as stack:
         stack.callback(lambda: [process.wait() for process in started])
@@ -178,9 +178,9 @@ def _apart(work: list[tuple[int, str]], job: dict, workers: int) -> Generator[Ro
         reader, writer = os.pipe()
         results = stack.enter_context(open(reader))
         with open(writer, "w") as end:
-            for part in parts:
+            for share in shares:
                 task = stack.enter_context(tempfile.TemporaryFile(dir=Path(job["target"]).parent))
-                task.write(json.dumps({**job, "rows": part}).encode())
+                task.write(json.dumps({**job, "rows": share}).encode())
                 task.seek(0)
                 started.append(_start(task, end))
         for row, digest, reason in map(json.loads, results):
@@ -188,8 +188,8 @@ def _apart(work: list[tuple[int, str]], job: dict, workers: int) -> Generator[Ro
                 raise OSError(reason)
             missing.pop(row)
             yield row, digest, reason
-        for process, part in zip(started, parts, strict=True):
-            if lost := [path for row, path in part if row in missing]:
+        for process, share in zip(started, shares, strict=True):
+            if lost := [path for row, path in share if row in missing]:
                 raise UserError(f"decoding '{lost[0]}' ended its process ({process.wait()}); take it out of the data")
 
 

@@ -10,6 +10,7 @@ import os
 import shutil
 import sys
 from dataclasses import dataclass, field
+from hashlib import blake2b
 from math import prod
 from pathlib import Path
 from typing import Any
@@ -38,6 +39,11 @@ class Stored:
 
     pixels: np.ndarray  # (n, 3, size, size) uint8
     facts: Facts
+
+
+def key_of(facts: object) -> str:
+    """The name of a cache file for what depends on these facts alone."""
+    return blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def load(path: Path, shape: Shape) -> Stored | None:

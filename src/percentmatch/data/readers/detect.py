@@ -32,10 +32,10 @@ class Reader(NamedTuple):
 READERS = {  # of the formats that fit, the last counts: special ones stand below general ones
     "CSV": Reader(lambda file: not file.is_json, read_csv),
     "Label Studio, CSV": Reader(label_studio.is_csv_export, label_studio.read_csv_export),
-    "FiftyOne, a file for each image": Reader(fiftyone.has_one_image, fiftyone.refuse_one_image),
-    "FiftyOne, labels": Reader(fiftyone.has_labels, fiftyone.read_labels),
-    "FiftyOne, samples": Reader(fiftyone.has_samples, fiftyone.read_samples),
-    "Label Studio, JSON": Reader(label_studio.is_task_list, label_studio.read_tasks),
+    "FiftyOne, a file for each image": Reader(lambda file: file.holds("index", "attrs"), fiftyone.refuse_one_image),
+    "FiftyOne, labels": Reader(lambda file: file.holds("labels"), fiftyone.read_labels),
+    "FiftyOne, samples": Reader(lambda file: file.holds("samples"), fiftyone.read_samples),
+    "Label Studio, JSON": Reader(lambda file: isinstance(file.content, list), label_studio.read_tasks),
     "COCO": Reader(is_instances, read_instances),
     "metadata": Reader(is_metadata, read_metadata),
 }
@@ -67,18 +67,18 @@ def layout_of(folder: Path) -> Literal["voc", "coco"] | None:
 
 
 def read_labels(
-    place: Path, images: Path | None = None, *, classes: Sequence[str] | None = None, report: Report = refuse
+    path: Path, images: Path | None = None, *, classes: Sequence[str] | None = None, report: Report = refuse
 ) -> Manifest:
-    """Labels in whatever format of READERS `place`, a file or a folder that holds it, has them.
+    """Labels in whatever format of READERS `path`, a file or a folder that holds it, has them.
 
     Paths are relative to `images`, or to the folder of the file. Only those of a CSV file, which people write by hand,
     may lead out of it. `report` gets each row that cannot be read, and by default raises its sentence.
     """
-    file = LabelFile(place, images, classes, report)
-    if place.is_dir():
-        if metadata_files(place):
+    file = LabelFile(path, images, classes, report)
+    if path.is_dir():
+        if metadata_files(path):
             return read_metadata(file)
-        file = replace(file, path=place / only_file(place))
+        file = replace(file, path=path / only_file(path))
     try:
         reader = next((reader for reader in reversed(READERS.values()) if reader.fits(file)), None)
         if reader is None:
@@ -88,7 +88,7 @@ def read_labels(
             )
         return reader.read(file)
     except RecursionError:
-        raise UserError(f"{place}: what it holds is nested too deeply to be labels; export it again") from None
+        raise UserError(f"{path}: what it holds is nested too deeply to be labels; export it again") from None
 
 
 def only_file(folder: Path) -> str:

@@ -16,18 +16,6 @@ FIELD = "ground_truth"  # what counts where several fields hold classifications
 PATHS = "data.json"  # beside labels.json: the path of each image by its name
 
 
-def has_samples(file: LabelFile) -> bool:
-    return isinstance(file.content, dict) and "samples" in file.content
-
-
-def has_labels(file: LabelFile) -> bool:
-    return isinstance(file.content, dict) and "labels" in file.content
-
-
-def has_one_image(file: LabelFile) -> bool:
-    return isinstance(file.content, dict) and ("index" in file.content or "attrs" in file.content)
-
-
 def refuse_one_image(file: LabelFile) -> NoReturn:
     raise UserError(
         f"{file.path}: FiftyOne's image labels with one file an image do not tell an image without labels from one "

@@ -36,11 +36,11 @@ def unlabeled_manifest(source: Path, class_names: Sequence[str]) -> Manifest:
 def read_folder(folder: Path) -> Found:
     """All images in the folder and the folders below it, sorted; hidden files and folders are skipped."""
     ids, seen = [], set()
-    for place, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
-        base = Path(os.path.relpath(place, folder)).as_posix() + "/"
+    for current, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        base = Path(os.path.relpath(current, folder)).as_posix() + "/"
         if base.count("/") > DEEPEST:
             raise UserError(f"{folder} has folders {DEEPEST} deep and more; give the one that holds the images")
-        real = os.path.realpath(place)
+        real = os.path.realpath(current)
         if real in seen:  # a link back up, or to a folder already read
             folders.clear()
             continue
@@ -144,11 +144,11 @@ def find_images(folder: Path, texts: Sequence[str], *, inside: bool = False) -> 
             found.append("")
             continue
         parent, _, last = (base + name if not os.path.isabs(name) else name).rpartition("/")
-        if parent not in listings:
-            listings[parent] = _Listing(parent or "/")
-        actual = listings[parent].find(last)
-        key = (listings[parent].real, actual or "")
-        found.append(spelt.setdefault(key, name.removesuffix(last) + actual) if actual else "")
+        listing = listings.get(parent)
+        if listing is None:
+            listing = listings[parent] = _Listing(parent or "/")
+        actual = listing.find(last)
+        found.append(spelt.setdefault((listing.real, actual), name.removesuffix(last) + actual) if actual else "")
     return found
 
 

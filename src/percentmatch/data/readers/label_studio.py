@@ -50,10 +50,6 @@ def read_csv_export(file: LabelFile) -> Manifest:
     return file.manifest(rows_of(table, said, partial(find, file.folder)), open_labels=True)
 
 
-def is_task_list(file: LabelFile) -> bool:
-    return isinstance(file.content, list)
-
-
 def read_tasks(file: LabelFile) -> Manifest:
     """An image for each task of a JSON export; tasks without annotations are unlabeled.
 
@@ -132,7 +128,7 @@ def _answer(value: Any) -> list[str]:
     for each in value if isinstance(value, list) else [value] if value else []:
         if isinstance(each, dict) and (any(map(_names, each)) or "original_width" in each):  # drawn, perhaps unnamed
             inside = [each[kind] for kind in each if _names(kind) and each[kind]]
-            names += [name for part in inside for name in (part if isinstance(part, list) else [part])]
+            names += [name for some in inside for name in (some if isinstance(some, list) else [some])]
         elif isinstance(each, list) or (isinstance(each, dict) and "taxonomy" in each):
             raise UserError(TAXONOMY)
         else:

@@ -1,7 +1,6 @@
 """A manifest that took long to read, kept beside the decoded images."""
 
 import contextlib
-import hashlib
 import json
 import os
 from collections.abc import Callable
@@ -14,6 +13,7 @@ from safetensors.torch import load, save
 
 from percentmatch.data.labels import TABLES, Flags, Labels
 from percentmatch.data.manifest import Manifest
+from percentmatch.data.pixels.cache_file import key_of
 from percentmatch.errors import UserError
 from percentmatch.files import write_atomic
 
@@ -30,13 +30,13 @@ def remember(read: Callable[[], Manifest], file: Path, images: Path, *settings: 
     about = os.stat(file)
     held = (os.stat(images).st_mtime_ns, len(os.listdir(images))) if images.is_dir() else ()
     facts = VERSION, os.path.abspath(file), about.st_size, about.st_mtime_ns, str(images), held, *map(str, settings)
-    place = cache / f"{hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()}.manifest"
+    target = cache / f"{key_of(facts)}.manifest"
     with contextlib.suppress(OSError, SafetensorError, ValueError, KeyError, TypeError):
-        return _unpack(place.read_bytes())
+        return _unpack(target.read_bytes())
     manifest = read()
     with contextlib.suppress(OSError, UserError):  # only speed is lost
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(place, _pack(manifest))
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, _pack(manifest))
     return manifest
 
 

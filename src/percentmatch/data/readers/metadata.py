@@ -25,11 +25,11 @@ def read_metadata(file: LabelFile) -> Manifest:
 
     Labels are a list, or text as in a CSV file; an empty list means none of the classes, null that nothing is known.
     """
-    place = file.path
-    if not place.is_dir():
-        return read_cells(file, _open(place), inside=True)
-    files = metadata_files(place)
-    tables = [_in_folder(_open(path), place, subset) if subset else _open(path) for path, subset in files.items()]
+    folder = file.path
+    if not folder.is_dir():
+        return read_cells(file, _open(file.path), inside=True)
+    files = metadata_files(folder)
+    tables = [_in_folder(_open(path), folder, subset) if subset else _open(path) for path, subset in files.items()]
     first = tables[0]
     lines, sources = [], []
     for table in tables:
@@ -38,9 +38,8 @@ def read_metadata(file: LabelFile) -> Manifest:
         order = [*(table.header.index(name) for name in first.header), -1]
         lines += [line if isinstance(line, RowError) else [line[column] for column in order] for line in table.lines]
         sources += table.sources
-    return read_cells(
-        replace(file, images=file.images or place), replace(first, lines=lines, sources=sources), inside=True
-    )
+    whole = replace(first, lines=lines, sources=sources)
+    return read_cells(replace(file, images=file.images or folder), whole, inside=True)
 
 
 def metadata_files(folder: Path) -> dict[Path, str]:

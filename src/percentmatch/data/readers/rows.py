@@ -79,6 +79,10 @@ class LabelFile:
         first = re.search(r"\S", self.text)
         return first is not None and first[0] in "[{"
 
+    def holds(self, *names: str) -> bool:
+        """Whether it is a JSON object with one of these names."""
+        return isinstance(self.content, dict) and any(name in self.content for name in names)
+
     @property
     def folder(self) -> Path:
         return self.images or self.path.parent
@@ -151,7 +155,7 @@ def encode(
     on, they become classes too.
     """
     if class_names is None:
-        class_names = sorted({name for row in rows for name in (*(row.labels or ()), *row.unsure)})
+        class_names = sorted(set().union(*(row.labels or () for row in rows), *(row.unsure for row in rows)))
     chosen, there = list(class_names if file.classes is None else file.classes), set(class_names)
     check_room(str(file.path), len(rows), len(chosen))
     column_of = {name: column for column, name in enumerate(chosen)}

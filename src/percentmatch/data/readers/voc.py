@@ -21,7 +21,8 @@ from percentmatch.errors import UserError, did_you_mean
 _NAMES = """aeroplane bicycle bird boat bottle bus car cat chair cow
 diningtable dog horse motorbike person pottedplant sheep sofa train tvmonitor"""
 CLASSES = tuple(_NAMES.split())
-PART_OF = {"train": "train", "val": "validation", "trainval": "train", "test": "test"}  # trainval: where no other says
+# trainval: where no other list says
+SUBSET_OF = {"train": "train", "val": "validation", "trainval": "train", "test": "test"}
 ABSENT, PRESENT, DIFFICULT = 0, 1, 2
 MOST_XML = 1 << 24  # bytes of the annotations of an image
 Read = tuple[list[Row], tuple[str, ...]]  # the images, and the classes
@@ -39,10 +40,12 @@ def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None)
     main = base / "ImageSets" / "Main"
     names = list_files(main) if os.path.isdir(main) else []
     lists = {tuple(name[:-4].rsplit("_", 1)) for name in names if name.endswith(".txt") and "_" in name}
-    lists = {(name, part) for name, part in lists if part in PART_OF}  # (class, part) of each list
-    part_of = _plain_lists(main, names)
-    read = _from_lists(main, lists, part_of, classes) if lists else _from_xml(base / "Annotations", part_of, classes)
-    rows, class_names = sorted(read[0], key=lambda row: row.image), read[1]
+    lists = {(name, subset) for name, subset in lists if subset in SUBSET_OF}  # of each list
+    subset_of = _plain_lists(main, names)
+    rows, class_names = (
+        _from_lists(main, lists, subset_of, classes) if lists else _from_xml(base / "Annotations", subset_of, classes)
+    )
+    rows = sorted(rows, key=lambda row: row.image)
     folder = base / "JPEGImages"
     name_of = _image_names(folder)
     missing = [row for row in rows if row.image not in name_of]
@@ -66,11 +69,11 @@ def _find_year(root: Path, year: int) -> Path:
             raise UserError(f"{root} is {here}, not VOC{year}; give the folder of that year, or leave out --year")
         return root
     name = f"VOC{year}" if year else "VOC20[0-9][0-9]"
-    places = [place for base in (root, root / "VOCdevkit") for place in base.glob(name) if place.is_dir()]
-    if len(places) != 1:
-        found = " and ".join(sorted(place.name for place in places)) or f"no VOC{year or '2007 or VOC2012'}"
+    folders = [folder for base in (root, root / "VOCdevkit") for folder in base.glob(name) if folder.is_dir()]
+    if len(folders) != 1:
+        found = " and ".join(sorted(folder.name for folder in folders)) or f"no VOC{year or '2007 or VOC2012'}"
         raise UserError(f"{root} holds {found}; give the folder that holds JPEGImages, or choose by --year")
-    return places[0]
+    return folders[0]
 
 
 def _image_names(folder: Path) -> dict[str, str]:
@@ -81,31 +84,31 @@ def _image_names(folder: Path) -> dict[str, str]:
 
 
 def _plain_lists(main: Path, names: Sequence[str]) -> dict[str, str]:
-    """The part of each image that train.txt, val.txt, test.txt and trainval.txt name."""
-    part_of: dict[str, str] = {}
-    for name, part in PART_OF.items():
+    """The subset of each image that train.txt, val.txt, test.txt and trainval.txt name."""
+    subset_of: dict[str, str] = {}
+    for name, subset in SUBSET_OF.items():
         if f"{name}.txt" in names:
             for line in read_utf8(main / f"{name}.txt").splitlines():
                 for image in line.split()[:1]:
                     if os.path.basename(image.replace("\\", "/")) != image:
                         raise UserError(f"{main / name}.txt names {image!r}, which is a path; write the ids of images")
-                    if part == "test" and image in part_of:
+                    if subset == "test" and image in subset_of:
                         raise UserError(f"{main / name}.txt names {image}, as another part does; keep it in one part")
-                    part_of.setdefault(image, part)
-    return part_of
+                    subset_of.setdefault(image, subset)
+    return subset_of
 
 
 def _from_lists(
-    main: Path, lists: set[tuple[str, str]], plain_part_of: dict[str, str], classes: Sequence[str] | None
+    main: Path, lists: set[tuple[str, str]], plain_subset_of: dict[str, str], classes: Sequence[str] | None
 ) -> Read:
     there = {name for name, _ in lists}
     class_names = _class_names(there, CLASSES if there.issuperset(CLASSES) else sorted(there), classes, main)
-    parts = [part for part in PART_OF if any((name, part) in lists for name in class_names)]
-    if "train" in parts and "val" in parts and "trainval" in parts:
-        parts.remove("trainval")  # says the same once more
+    subsets = [subset for subset in SUBSET_OF if any((name, subset) in lists for name in class_names)]
+    if "train" in subsets and "val" in subsets and "trainval" in subsets:
+        subsets.remove("trainval")  # says the same once more
     rows: dict[str, Row] = {}
-    for part in parts:
-        files = [main / f"{name}_{part}.txt" for name in class_names]
+    for subset in subsets:
+        files = [main / f"{name}_{subset}.txt" for name in class_names]
         ids, lines, first = _read_list(files[0])
         check_room(str(main), len(ids), len(files), MOST_CELLS)
         columns = [first]
@@ -117,13 +120,13 @@ def _from_lists(
                 raise UserError(f"{where}: the images are not those of {files[0].name}; both lists must name the same")
             columns.append(column)
         new = [(number, name) for number, name in enumerate(ids) if name not in rows]
-        if len(set(ids)) < len(ids) or (len(new) < len(ids) and part != "trainval"):
+        if len(set(ids)) < len(ids) or (len(new) < len(ids) and subset != "trainval"):
             raise UserError(f"{files[0]} names an image twice or one of another part; name each image in one part")
-        rest = "validation" if part == "trainval" and "train" in parts else PART_OF[part]
+        rest = "validation" if subset == "trainval" and "train" in subsets else SUBSET_OF[subset]
         for number, name in new:
-            subset = plain_part_of.get(name, rest) if part == "trainval" else rest
+            own = plain_subset_of.get(name, rest) if subset == "trainval" else rest
             codes = dict(zip(class_names, (column[number] for column in columns), strict=True))
-            rows[name] = _row(name, codes, f"{files[0]}, line {lines[number]}", subset)
+            rows[name] = _row(name, codes, f"{files[0]}, line {lines[number]}", own)
     if not rows:
         raise UserError(f"the lists in {main} name no image; unpack the data again")
     return list(rows.values()), class_names
@@ -152,11 +155,11 @@ def _read_list(file: Path) -> tuple[list[str], list[int], bytearray]:
     return ids, lines, codes
 
 
-def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str] | None) -> Read:
+def _from_xml(folder: Path, plain_subset_of: dict[str, str], classes: Sequence[str] | None) -> Read:
     if not os.path.isdir(folder):
         raise UserError(f"{folder.parent} has neither ImageSets/Main/<class>_<part>.txt nor Annotations; unpack one")
     file_of = {name[:-4]: name for name in list_files(folder) if name.lower().endswith(".xml")}
-    ids = list(plain_part_of) or sorted(file_of)
+    ids = list(plain_subset_of) or sorted(file_of)
     if not ids:
         raise UserError(f"{folder} holds no .xml file; unpack the annotations")
     files = [folder / file_of.get(name, f"{name}.xml") for name in ids]
@@ -166,7 +169,7 @@ def _from_xml(folder: Path, plain_part_of: dict[str, str], classes: Sequence[str
     class_names = _class_names(there.union(CLASSES), CLASSES if all_voc else sorted(there), classes, folder)
     check_room(str(folder), len(ids), len(class_names), MOST_CELLS)
     about = zip(ids, objects, map(str, files), strict=True)
-    return [_row(name, found, file, plain_part_of.get(name, "")) for name, found, file in about], class_names
+    return [_row(name, found, file, plain_subset_of.get(name, "")) for name, found, file in about], class_names
 
 
 def _read_xml(file: Path) -> dict[str, int]:
@@ -187,10 +190,10 @@ def _read_xml(file: Path) -> dict[str, int]:
     return codes
 
 
-def _class_names(there: set[str], usual: Sequence[str], classes: Sequence[str] | None, place: Path) -> tuple[str, ...]:
+def _class_names(there: set[str], usual: Sequence[str], classes: Sequence[str] | None, where: Path) -> tuple[str, ...]:
     if classes is not None and not classes:
-        raise UserError(f"no class is asked for; name some of {place} or leave them all")
+        raise UserError(f"no class is asked for; name some of {where} or leave them all")
     wrong = next((name for name in classes or () if name not in there), None)
     if wrong is not None:
-        raise UserError(f"{place} has no class {wrong!r}{did_you_mean(wrong, there)}")
+        raise UserError(f"{where} has no class {wrong!r}{did_you_mean(wrong, there)}")
     return tuple(usual if classes is None else classes)

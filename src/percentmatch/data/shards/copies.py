@@ -1,6 +1,5 @@
 """Images in shards that are copies of others, by their bytes: what the labels name is not to be streamed too."""
 
-import hashlib
 import json
 import os
 import time
@@ -14,6 +13,7 @@ from pathlib import Path
 
 import numpy as np
 
+from percentmatch.data.pixels.cache_file import key_of
 from percentmatch.data.pixels.decode import MEMBER, BadImage, fingerprint, read
 from percentmatch.data.pixels.load import Say
 from percentmatch.data.shards import index as storage
@@ -38,16 +38,15 @@ def without_copies(shards: Shards, paths: Sequence[Path], *, cache: Path, say: S
     lengths = {path: _length_and_time(path) for path in paths}
     facts = sorted((os.path.abspath(path), *about) for path, about in lengths.items())
     every = VERSION, [*map(os.path.abspath, shards.paths)], shards.stamps, shards.counts.tolist(), facts
-    key = hashlib.blake2b(repr(every).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    place = cache / f"{key}.copies"
+    target = cache / f"{key_of(every)}.copies"
     try:
-        copies = np.array(json.loads(place.read_bytes()), np.int64)
+        copies = np.array(json.loads(target.read_bytes()), np.int64)
     except (OSError, ValueError, TypeError):
         found, whole = _find(shards, {path: length for path, (length, _) in lengths.items()}, say)
         copies = np.array(found, np.int64)
         with suppress(OSError, UserError):  # only speed is lost
             if whole:
-                write_atomic(place, json.dumps(found).encode())
+                write_atomic(target, json.dumps(found).encode())
     if not len(copies):
         return shards
     gone = np.bincount(shards.shard_of(copies), minlength=len(shards.counts))
@@ -55,7 +54,7 @@ def without_copies(shards: Shards, paths: Sequence[Path], *, cache: Path, say: S
 
 
 def _find(shards: Shards, lengths: dict[Path, int], say: Say) -> tuple[list[int], bool]:
-    """The places of copies, sorted, and whether all could be read."""
+    """The positions of copies, sorted, and whether all could be read."""
     suspects = np.flatnonzero(np.isin(shards.places[:, 1], list(set(lengths.values()) - {0})))
     suspicious, held = set(shards.places[suspects, 1].tolist()), defaultdict(list)
     if len(suspects) > MANY:
@@ -70,7 +69,7 @@ def _find(shards: Shards, lengths: dict[Path, int], say: Say) -> tuple[list[int]
         found = list(pool.map(partial(_find_in, shards, held, {}), range(len(shards.paths)), in_shard))
     finally:
         pool.shutdown(cancel_futures=True)
-    return [place for places in found for place in places or ()], None not in found
+    return [position for places in found for position in places or ()], None not in found
 
 
 def _find_in(shards: Shards, held: Held, digests: Digests, shard: int, suspects: np.ndarray) -> list[int] | None:
@@ -79,14 +78,14 @@ def _find_in(shards: Shards, held: Held, digests: Digests, shard: int, suspects:
         time.sleep(wait)
         found = []
         with suppress(OSError), open(shards.paths[shard], "rb") as file:
-            for place in suspects.tolist():
-                offset, length = shards.places[place].tolist()
+            for position in suspects.tolist():
+                offset, length = shards.places[position].tolist()
                 piece = os.pread(file.fileno(), PIECE, offset + length // 2)
                 alike = length, piece[: length - length // 2]
                 if alike in held and alike not in digests:
                     digests[alike] = {_digest(path) for path in held[alike]}
                 if alike in held and fingerprint(os.pread(file.fileno(), length, offset)) in digests[alike]:
-                    found.append(place)
+                    found.append(position)
             return found
     return None if len(suspects) else []
 

@@ -150,9 +150,7 @@ def open_shards(
     paths = find_shards(place)
     stamps = _stamps(paths)
     facts = VERSION, labels, *((os.path.abspath(path), stamp) for path, stamp in zip(paths, stamps, strict=True))
-    target = (
-        cache / f"{hashlib.blake2b(repr(facts).encode('utf-8', 'surrogatepass'), digest_size=16).hexdigest()}.shards"
-    )
+    target = cache / f"{cache_file.key_of(facts)}.shards"
     shards = _load(target, paths, stamps) or _build(target, paths, stamps, labels, say)
     if shards.left_out and not skip_bad:
         more = f" ({len(shards.left_out)} of {len(paths)} shards are not whole)" if len(paths) > 1 else ""

@@ -140,7 +140,7 @@ def _keys(manifest: Manifest) -> list[str]:
     keys = []
     for name in manifest.ids:
         stem = next((name[: -len(suffix)] for suffix in IMAGE_SUFFIXES if name.lower().endswith(suffix)), name)
-        *folders, last = [part for part in stem.split("/") if part not in ("", ".", "..")] or ["image"]
+        *folders, last = [folder for folder in stem.split("/") if folder not in ("", ".", "..")] or ["image"]
         key = first = "/".join([*folders, last.replace(".", "_")])
         number = 1
         while key in taken:
