@@ -352,13 +352,7 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
 
     return [
         Reader("CSV", tables, mutate_table, free, world / "labels.csv", 2),
-        Reader(
-            "CSV, all errors",
-            tables,
-            mutate_table,
-            all_free,
-            world / "l.csv",
-        ),
+        Reader("CSV, all errors", tables, mutate_table, all_free, world / "l.csv"),
         Reader("JSON lines, all errors", [lines], mutate_lines, all_bound, world / "l.jsonl"),
         Reader(
             "text list",
