@@ -18,8 +18,8 @@ from percentmatch.data.labels import Labels
 from percentmatch.models import Card, Decisions, classifier_bytes, load_classifier
 from percentmatch.report import write_report
 from percentmatch.report.collect import read_run
-from percentmatch.report.scoring import _score_subset, score_own_images
-from percentmatch.report.thumbnails import Album, gallery
+from percentmatch.report.scoring import PageRun, _score_subset, score_own_images
+from percentmatch.report.thumbnails import gallery
 
 CPU = torch.device("cpu")
 
@@ -65,13 +65,15 @@ def test_labels_and_probabilities_of_images_are_those_of_predict(folder: Path, d
 
 def test_what_nobody_knows_is_not_shown_as_a_mistake(folder: Path, data: Data) -> None:
     """Nor is an object marked difficult, which is there."""
-    scored = score_own_images(read_run(folder, "run"), "cpu", data=data)
+    record = read_run(folder, "run")
+    scored = score_own_images(record, "cpu", data=data)
     part, old = scored.subsets["validation"], scored.subsets["validation"].images
     known, hard = old.labels.known.dense(), torch.zeros(old.labels.shape, dtype=torch.uint8)
     known[:, 0], hard[:, 1] = 0, 1
     new = replace(old, labels=Labels.of(old.labels.targets.dense() * known * (1 - hard), known, hard))
     everything = replace(part, images=new, decided=torch.ones_like(part.decided))
-    shown = gallery(replace(scored, subsets={"validation": everything}), Album(), range(6), range(6), 1)
+    scored, numbers = replace(scored, subsets={"validation": everything}), tuple(range(6))
+    shown = gallery(PageRun(record, scored, None, CLASSES, numbers, shown=numbers), {}, 1)
     assert shown["images"]
     assert {tuple(image["predicted"]) for image in shown["images"]} == {(2, 3, 4, 5)}
 

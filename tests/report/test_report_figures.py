@@ -6,7 +6,7 @@ from xml.etree import ElementTree
 import numpy as np
 import pytest
 
-from percentmatch.report.figures import Dot, Line, chart, fewer, intervals, small_interval, ticks, trend
+from percentmatch.report.figures import Line, chart, fewer, intervals, small_interval, ticks, trend
 from percentmatch.report.markup import Html, join, script_json, tag
 
 
@@ -80,7 +80,8 @@ def test_values_that_differ_by_rounding_or_are_tiny_or_huge_have_an_axis(values:
 
 
 def test_dots_and_intervals_carry_their_words() -> None:
-    svg = draw(dots=[Dot(name="cat: gap 0.5", x=2, y=0.5, class_index=1)], band=(0.2, 0.4), band_axis="x")
+    dot = Line(name="cat: gap 0.5", points=[(2, 0.5)], class_index=1, style="dot", marker=4)
+    svg = draw(lines=[dot], x_band=(0.2, 0.4))
     assert svg.find("g[@class='class dot']/title").text == "cat: gap 0.5"
     rows = [("cat", 0, [(1, 2.0, (-1.0, 5.0))]), ("<dog>", 1, [(1, -2.0, None)])]
     svg = ElementTree.fromstring(intervals("k", "t", "d", rows=rows, x_label="gain"))

@@ -283,10 +283,7 @@ def test_gains_are_paired_only_where_the_same_labels_are_known(run: Path, data: 
     fewer = part.images.labels.known.dense().clone()
     fewer[0, part.images.labels.targets.dense()[0].argmin()] = 0  # a negative that is no longer known
     other = replace(part, images=replace(part.images, labels=Labels.of(part.images.labels.targets.dense(), fewer)))
-    entries = [
-        PageRun(record, replace(scored, subsets={"test": each}), None, CLASSES, (), "", 40, ())
-        for each in (part, other)
-    ]
+    entries = [PageRun(record, replace(scored, subsets={"test": each}), None, CLASSES) for each in (part, other)]
     assert paired(entries[0], entries[0], "test")
     assert torch.equal(part.images.labels.targets.dense(), other.images.labels.targets.dense())
     assert not paired(entries[0], entries[1], "test")

@@ -1,6 +1,7 @@
 """Run folders in, one self-contained HTML page out."""
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +12,13 @@ from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.files import replacing_named
 from percentmatch.report.collect import RunRecord, read_run, short_names
-from percentmatch.report.page import frequencies, page
+from percentmatch.report.page import page
 from percentmatch.report.scoring import PageRun, ScoredRun, score_own_images
 from percentmatch.report.sections import page_examples
 from percentmatch.runs.run_folder import check_moved
 
 MOST_CLASSES = 500  # on a page; of more, as many are shown, evenly from the most to the least frequent
-NO_IMAGES = "the page was asked for without images"
+MOST_POINTS = 12_000  # of all curves of a figure, about
 
 
 def write_report(
@@ -46,47 +47,44 @@ def write_report(
     check_moved(moved or {})
     if images:
         pick_device(device)
-    records = [read_run(path, name) for path, name in zip(runs, short_names(runs), strict=True)]
-    found = [_score(record, images, device, data, moved or {}, progress) for record in records]
-    for record, (_, missing) in zip(records, found, strict=True):
-        if missing and images:
+    entries = []
+    for record in [read_run(path, name) for path, name in zip(runs, short_names(runs), strict=True)]:
+        scored, missing = None, "the page was asked for without images"
+        if images:
+            scored, missing = _score(record, device=device, data=data, moved=moved, progress=progress)
+        if images and missing:
             say(f"{record.name}: without intervals and images: {missing}")
-    names = [_class_names(record, scored) for record, (scored, _) in zip(records, found, strict=True)]
-    classes = list(dict.fromkeys(name for each in names for name in each))
+        entries.append(PageRun(record, scored, missing, _class_names(record, scored)))
+    classes = list(dict.fromkeys(name for entry in entries for name in entry.class_names))
     number_of = {name: number for number, name in enumerate(classes)}
     shown = set(classes)
     if len(classes) > MOST_CLASSES:
-        counts = frequencies(records[0], names[0], found[0][0], classes)
-        shown = {classes[number] for number in page_examples(counts, MOST_CLASSES)}
-        shown |= {each[0] for each in names if each and shown.isdisjoint(each)}  # every run has something to show
-    most_points = max(40, min(120, 12_000 // max(len(shown) * len(records), 1)))
+        counts = entries[0].positives()
+        examples = page_examples([counts.get(name, 0) for name in classes], MOST_CLASSES)
+        shown = {classes[number] for number in examples}
+        # every run has something to show
+        shown |= {e.class_names[0] for e in entries if e.class_names and shown.isdisjoint(e.class_names)}
     entries = [
-        PageRun(
-            record,
-            *found[n],
-            names[n],
-            tuple(number_of[name] for name in names[n]),
-            f"run{n + 1}",
-            most_points,
-            tuple(position for position, name in enumerate(names[n]) if name in shown),
+        replace(
+            entry,
+            class_index=tuple(number_of[name] for name in entry.class_names),
+            key=f"run{n}",
+            most_points=max(40, min(120, MOST_POINTS // max(len(shown) * len(entries), 1))),
+            shown=tuple(position for position, name in enumerate(entry.class_names) if name in shown),
         )
-        for n, record in enumerate(records)
+        for n, entry in enumerate(entries, start=1)
     ]
     text = page(entries, classes)
     with replacing_named(out) as file:
         file.write(text.encode(errors="replace").decode())  # a path need not be valid UTF-8
 
 
-def _score(
-    record: RunRecord, images: bool, device: str, data: Data | None, moved: Mapping[str, Any], progress: Progress | None
-) -> tuple[ScoredRun | None, str | None]:
-    """The scores, or why there are none."""
-    if not images:
-        return None, NO_IMAGES
+def _score(record: RunRecord, **options: Any) -> tuple[ScoredRun | None, str | None]:
+    """The scores, or why there are none; `options` are those of `score_own_images`."""
     if record.minutes is None:
         return None, "the run has not finished, and a model is saved at the end"
     try:
-        return score_own_images(record, device, data=data, moved=moved, progress=progress), None
+        return score_own_images(record, **options), None
     except (UserError, OSError) as error:
         return None, " ".join(str(error).split()).rstrip(".")
 

@@ -1,7 +1,8 @@
-"""What a run folder says by itself: settings, log, metrics. No model and no image is opened here."""
+"""What the files of a run folder say: settings, log, metrics. No model and no image is opened here."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,13 @@ from percentmatch.scoring.table import SUBSETS, Number, ScoreTable, final_scores
 from percentmatch.settings.config import Config
 
 Series = tuple[list[int], list[list[Number]]]  # steps, and for each step a value a class
+Curve = list[tuple[float, Number]]  # steps and values
 NOT_LOSSES = {"step", "kind", "lr", "loss", "classes"}
 
 
 @dataclass(frozen=True)
 class RunRecord:
-    """A run as its folder tells it."""
+    """What is in a run folder."""
 
     path: Path
     name: str
@@ -42,20 +44,25 @@ class RunRecord:
             return None
         return [step for step, _ in rows], [values for _, values in rows]
 
-    def ratio(self, count: str, total: str, *, pooled: bool = False) -> Series | None:
+    def ratio(self, numerator: str, denominator: str, *, pooled: bool = False) -> Series | None:
         """One logged count over another, None where the other is 0; of all classes together if `pooled`."""
-        counts, totals = self.logged(count), self.logged(total)
-        if not counts or not totals or not any(value for values in totals[1] for value in values):
+        counts, totals = self.logged(numerator), self.logged(denominator)
+        if not counts or not totals or not any(map(any, totals[1])):
             return None
-        pairs = [list(zip(*each, strict=True)) for each in zip(counts[1], totals[1], strict=True)]
+        rows = list(zip(counts[1], totals[1], strict=True))
         if pooled:
-            pairs = [[tuple(sum(value or 0 for value in each) for each in zip(*row, strict=True))] for row in pairs]
-        return counts[0], [[a / b if a is not None and b else None for a, b in row] for row in pairs]
+            rows = [tuple([sum(filter(None, values))] for values in pair) for pair in rows]
+        return counts[0], [[a / b if a is not None and b else None for a, b in zip(*row, strict=True)] for row in rows]
 
     def validated(self, metric: str) -> Series | None:
         """A metric of each class at every validation."""
-        rows = self.validations
-        return ([step for step, _ in rows], [table.of_classes(metric) for _, table in rows]) if rows else None
+        steps = [step for step, _ in self.validations]
+        return (steps, [table.of_classes(metric) for _, table in self.validations]) if steps else None
+
+    def mean_curve(self, name: str) -> Curve:
+        """The mean over the classes of a metric at every validation, in percent."""
+        means = [(step, table.means.get(name)) for step, table in self.validations]
+        return [(step, None if mean is None else 100 * mean) for step, mean in means]
 
     def losses(self) -> list[str]:
         """Names of the terms of the loss."""
@@ -68,7 +75,7 @@ class RunRecord:
         return self.validations[-1][1]
 
     def final(self) -> tuple[str, ScoreTable] | None:
-        """The subset that a reader asks for first, and its newest scores."""
+        """The first of SUBSETS that has scores, and the newest ones."""
         return next(((subset, table) for subset in SUBSETS if (table := self.newest(subset))), None)
 
 
@@ -77,16 +84,14 @@ def read_run(path: Path, name: str) -> RunRecord:
     folder = RunFolder(path)
     if not path.is_dir():
         raise UserError(f"there is no run folder '{path}'; give the folder that --out of a training named")
-    config = folder.read_config()
-    rows = folder.log.rows()
+    config, rows = folder.read_config(), folder.log.rows()
     metrics = folder.read_metrics() if folder.metrics.exists() else {}
-    found = [_read_row(row, folder.log.path) for row in rows]
-    validations = [(row["step"], table) for row, table in zip(rows, found, strict=True) if table]
+    validations = [(row["step"], table) for row in rows if (table := _read_row(row, folder.log.path))]
     scores = final_scores(metrics)
-    class_lists = [tuple(table.classes) for table in (*(table for _, table in validations), *scores.values())]
-    class_names = class_lists[0] if class_lists else ()
+    class_lists = {tuple(table.classes) for table in (*(table for _, table in validations), *scores.values())}
+    class_names = next(iter(class_lists), ())
     train = [row for row in rows if row["kind"] == "train"]
-    if len(set(class_lists)) > 1 or len(_lengths(train) | {len(class_names)} - {0}) > 1:
+    if len(class_lists) > 1 or len(_lengths(train) | {len(class_names)} - {0}) > 1:
         raise UserError(f"'{folder.log.path}' and '{folder.metrics}' name different classes; restore the run folder")
     if "validation" in scores and (not validations or validations[-1][0] < metrics["step"]):
         validations.append((metrics["step"], scores["validation"]))
@@ -109,15 +114,13 @@ def read_run(path: Path, name: str) -> RunRecord:
 
 
 def short_names(paths: Sequence[Path]) -> list[str]:
-    """The last part of each path, with as many before it as tell all apart."""
-    whole = [path.resolve().parts for path in paths]
-    if len(set(whole)) < len(whole):
-        twice = next(str(path) for path, names in zip(paths, whole, strict=True) if whole.count(names) > 1)
-        raise UserError(f"the run '{twice}' is named twice; name each run once")
-    depth = 1
-    while len({names[-depth:] for names in whole}) < len(whole):
-        depth += 1
-    return ["/".join(names[-depth:]) for names in whole]
+    """The last name of each path, with as many names before it as tell all apart."""
+    names = [path.resolve().parts for path in paths]
+    for path, mine in zip(paths, names, strict=True):
+        if names.count(mine) > 1:
+            raise UserError(f"the run '{path}' is named twice; name each run once")
+    depth = next(n for n in count(1) if len({each[-n:] for each in names}) == len(names))
+    return ["/".join(each[-depth:]) for each in names]
 
 
 def last(series: Series | None) -> list[Number] | None:
@@ -126,7 +129,7 @@ def last(series: Series | None) -> list[Number] | None:
 
 
 def _read_row(row: dict[str, Any], log: Path) -> ScoreTable | None:
-    """The scores of a row of the log, if it has some; an error if its numbers are none."""
+    """The scores in a row of the log, if it has some; an error if the row is damaged."""
     try:
         check_numbers(row, "step")
         if row["kind"] == "validation":
@@ -136,13 +139,13 @@ def _read_row(row: dict[str, Any], log: Path) -> ScoreTable | None:
         if row["kind"] == "train":
             check_numbers(row, "lr", "loss")
             numbers = [value for name, value in row.items() if name not in ("kind", "classes")]
-            for value in [*numbers, *(value for values in row["classes"].values() for value in values)]:
+            for value in chain(numbers, *row["classes"].values()):
                 check_number(value)
             if len(_lengths([row])) > 1:
                 raise ValueError("lists differ in length")
     except DAMAGE as error:
-        step = row["step"]
-        raise UserError(f"'{log}' is damaged in a row of step {step} ({type(error).__name__}: {error})") from None
+        reason = f"{type(error).__name__}: {error}"
+        raise UserError(f"'{log}' is damaged in a row of step {row['step']} ({reason})") from None
     return None
 
 

@@ -1,9 +1,10 @@
-"""Figures of curves over the steps of a run."""
+"""Figures of curves over the steps of one run or of several."""
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from percentmatch.report.collect import Series
+from percentmatch.report.collect import Curve, RunRecord, Series
 from percentmatch.report.figures import Line, chart, fewer
 from percentmatch.report.markup import Html, tag
 from percentmatch.report.scoring import PageRun
@@ -18,49 +19,59 @@ def figure(picture: Html, title: str, words: str, legend: Sequence[tuple[int, st
     return tag("figure", head, picture, key, tag("figcaption", words) if words else None)
 
 
-def run_figure(
-    entry: PageRun,
-    title: str,
-    words: str,
-    description: str,
-    *,
-    legend: Sequence[tuple[int, str]] = (),
-    over_steps: bool = False,
-    **axes: Any,
+def chart_figure(
+    key: str, title: str, words: str, description: str, legend: Sequence[tuple[int, str]] = (), **axes: Any
 ) -> Html:
-    """A chart of one run, whose id is its title in small letters; `axes` are those of `chart`."""
-    if over_steps:
-        axes |= {"x_label": "step", "x_range": (0, max(entry.run.last_step, 1)), "verticals": entry.run.rounds}
-    letters = "".join(letter if letter.isalnum() else " " for letter in title.lower())
-    return figure(chart("-".join([entry.key, *letters.split()]), title, description, **axes), title, words, legend)
+    """A chart whose id is `key` and its title in small letters; `axes` are those of `chart`."""
+    key = "-".join([key, *re.findall(r"\w+", title.lower())])
+    return figure(chart(key, title, description, **axes), title, words, legend)
+
+
+def over_steps(*runs: RunRecord) -> dict[str, Any]:
+    """The axis of the steps; of one run, also the steps at which a round began."""
+    last_step = max(1, *(run.last_step for run in runs))
+    return {"x_label": "step", "x_range": (0, last_step), "verticals": runs[0].rounds if len(runs) == 1 else ()}
+
+
+def named_curves(
+    entries: Sequence[PageRun], title: str, words: str, y_label: str, curves: Mapping[str, Curve], *, marker: float = 0
+) -> Html | None:
+    """Curves with names and colours of their own, of one run or of all; None if none has a point."""
+    most = entries[0].most_points
+    lines = [
+        Line(name=name, points=fewer(points, most), series=n, marker=marker)
+        for n, (name, points) in enumerate(curves.items())
+        if points
+    ]
+    if not lines:
+        return None
+    values = {line.name: [y for _, y in line.points if y is not None] for line in lines}
+    ends = [f"{name} from {found[0]:.4g} to {found[-1]:.4g}" for name, found in values.items() if found]
+    legend = [(line.series or 0, line.name) for line in lines if len(curves) > 1]
+    axes = over_steps(*(entry.run for entry in entries))
+    words += " Dotted: a new round." if axes["verticals"] else ""
+    key = entries[0].key if len(entries) == 1 else "compare"
+    description = f"From the first to the last row: {'; '.join(ends)}."
+    return chart_figure(key, title, words, description, legend, lines=lines, y_label=y_label, **axes)
 
 
 def training_figures(entry: PageRun) -> list[Html]:
     """Losses, learning rate, and the means on the validation images."""
-    run, most = entry.run, entry.most_points
-    made = []
-    if run.train:
-        losses = run.losses()
-        names = {"loss": "total", **{name: name for name in losses}} if len(losses) > 1 else {"loss": "loss"}
-        curves = {words: [(row["step"], row.get(name)) for row in run.train] for name, words in names.items()}
-        lines = [
-            Line(name=words, points=fewer(curve, most), series=n) for n, (words, curve) in enumerate(curves.items())
-        ]
-        made.append(_series(entry, "Loss", "Mean of the steps since the row before.", "loss", lines))
-        rates = fewer([(row["step"], row["lr"]) for row in run.train], most)
-        made.append(_series(entry, "Learning rate", "", "rate", [Line(name="learning rate", points=rates, series=0)]))
-    if run.validations:
-        metrics = resampled_metrics().values()
-        curves = [[(step, _times(table.means.get(m.mean), 100)) for step, table in run.validations] for m in metrics]
-        lines = [
-            Line(name=metric.mean_title, points=points, series=n, marked=True)
-            for n, (metric, points) in enumerate(zip(metrics, curves, strict=True))
-        ]
-        *others, last_name = (metric.mean_title for metric in metrics)
-        names = " and ".join([", ".join(others), last_name])
-        words = "Means over the classes, of the averaged weights."
-        made.append(_series(entry, f"{names} on validation images", words, f"{names}, %", lines))
-    return made
+    run = entry.run
+    losses = run.losses()
+    names = {"total": "loss"} | {name: name for name in losses} if len(losses) > 1 else {"loss": "loss"}
+    terms = {words: [(row["step"], row.get(name)) for row in run.train] for words, name in names.items()}
+    rates = {"learning rate": [(row["step"], row["lr"]) for row in run.train]}
+    means = {metric.mean_title: run.mean_curve(metric.mean) for metric in resampled_metrics().values()}
+    *others, last_name = means
+    titles = " and ".join([", ".join(others), last_name])
+    averaged = "Means over the classes, by the averaged weights."
+    made = [
+        named_curves([entry], "Loss", "Each point is the mean since the row before.", "loss", terms),
+        named_curves([entry], "Learning rate", "", "rate", rates),
+        named_curves([entry], f"{titles} on validation images", averaged, f"{titles}, %", means, marker=2.5),
+    ]
+    return [each for each in made if each]
 
 
 def over_time(
@@ -68,58 +79,39 @@ def over_time(
     title: str,
     words: str,
     y_label: str,
-    series: Sequence[Series | None],
-    *,
-    factor: float = 1,
+    *series: Series | None,
     pooled: Series | None = None,
-    y_range: tuple[float, float] | None = None,
-    band: tuple[float, float] | None = None,
+    **axes: Any,
 ) -> Html | None:
     """A curve a class, and of all classes if `pooled` is there; curves of a second series are dashed."""
     there = [each for each in series if each]
     if not there:
         return None
+    factor = 100 if "%" in y_label else 1
 
-    def points(each: Series, position: int) -> list[tuple[float, float | None]]:
-        curve = [(step, _times(row[position], factor)) for step, row in zip(*each, strict=True)]
-        return fewer(curve, entry.most_points)
+    def points(each: Series, position: int) -> Curve:
+        values = ((step, row[position]) for step, row in zip(*each, strict=True))
+        return fewer([(step, None if y is None else factor * y) for step, y in values], entry.most_points)
 
     lines = [
         Line(
-            name=entry.class_names[position],
+            name=name,
             points=points(each, position),
-            class_index=entry.class_index[position],
-            dashed=each is not there[0],
-            marked=len(each[0]) <= 10,
+            class_index=number,
+            style="" if each is there[0] else "dashed",
+            marker=2.5 if len(each[0]) <= 10 else 0,
         )
         for each in there
-        for position in entry.shown
+        for position, name, number in entry.shown_classes
     ]
     if pooled:
         lines.append(Line(name="all classes", points=points(pooled, 0)))
-    description = _last_words(entry.class_names, there[0], factor)
-    axes: dict[str, Any] = {"lines": lines, "y_label": y_label, "y_range": y_range, "band": band}
-    return run_figure(entry, title, words, description, over_steps=True, **axes)
-
-
-def _series(entry: PageRun, title: str, words: str, y_label: str, lines: Sequence[Line]) -> Html:
-    """Named curves over the steps."""
-    values = {line.name: [y for _, y in line.points if y is not None] for line in lines}
-    ends = [f"{name} from {found[0]:.4g} to {found[-1]:.4g}" for name, found in values.items() if found]
-    description = f"From the first to the last row: {'; '.join(ends)}."
-    legend = [(line.series or 0, line.name) for line in lines] if len(lines) > 1 else []
-    words += " Dotted: a new round." if entry.run.rounds else ""
-    return run_figure(entry, title, words, description, legend=legend, over_steps=True, lines=lines, y_label=y_label)
-
-
-def _times(value: float | None, factor: float) -> float | None:
-    return None if value is None else value * factor
-
-
-def _last_words(names: Sequence[str], series: Series, factor: float) -> str:
-    values = [(factor * value, name) for value, name in zip(series[1][-1], names, strict=True) if value is not None]
-    if not values:
-        return "No values in the last row."
-    (low, lowest), (high, highest) = min(values), max(values)
-    mean = sum(value for value, _ in values) / len(values)
-    return f"Last values from {low:.3g} ({lowest}) to {high:.3g} ({highest}), mean {mean:.3g}."
+    ends = zip(there[0][1][-1], entry.class_names, strict=True)
+    values = [(factor * value, name) for value, name in ends if value is not None]
+    description = "No values in the last row."
+    if values:
+        (low, lowest), (high, highest) = min(values), max(values)
+        mean = sum(value for value, _ in values) / len(values)
+        description = f"Last values from {low:.3g} ({lowest}) to {high:.3g} ({highest}), mean {mean:.3g}."
+    axes |= over_steps(entry.run)
+    return chart_figure(entry.key, title, words, description, lines=lines, y_label=y_label, **axes)

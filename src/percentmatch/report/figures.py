@@ -3,8 +3,11 @@
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
+from statistics import StatisticsError, correlation, fmean, linear_regression
 
-from percentmatch.report.markup import Html, join, tag
+from percentmatch.report.markup import Html, tag
+from percentmatch.scoring.intervals import Ends
 
 WIDTH, HEIGHT = 380, 250
 LEFT, RIGHT, TOP, BOTTOM = 46, 14, 26, 40
@@ -19,24 +22,13 @@ class Line:
     points: Sequence[Point]
     class_index: int | None = None
     series: int | None = None
-    dashed: bool = False
-    marked: bool = False  # dots at the points
-    filled: bool = False
-    only_if_chosen: bool = False
-
-
-@dataclass(frozen=True, kw_only=True)
-class Dot:
-    name: str
-    x: float
-    y: float
-    radius: float = 4.0
-    class_index: int | None = None
+    style: str = ""  # classes of page.css: dashed, filled, dot, or only (if the class is chosen)
+    marker: float = 0.0  # radius of the dots at the points; 0: none
 
 
 @dataclass(frozen=True)
 class Scale:
-    """Data to pixels along one axis."""
+    """Data to pixels along one axis; what lies beyond its ends is drawn at them."""
 
     low: float
     high: float
@@ -44,7 +36,8 @@ class Scale:
     end: float
 
     def __call__(self, value: float) -> float:
-        return round(self.start + (value - self.low) / (self.high - self.low) * (self.end - self.start), 1)
+        inside = min(max(value, self.low), self.high)
+        return round(self.start + (inside - self.low) / (self.high - self.low) * (self.end - self.start), 1)
 
 
 def ticks(low: float, high: float, number: int = 5) -> list[float]:
@@ -61,12 +54,9 @@ def fewer(points: Sequence[Point], most: int) -> list[Point]:
     """At most `most` points: means of neighbours."""
     if len(points) <= most:
         return list(points)
-    thin = []
-    for n in range(most):
-        group = points[n * len(points) // most : (n + 1) * len(points) // most]
-        values = [y for _, y in group if y is not None]
-        thin.append((sum(x for x, _ in group) / len(group), sum(values) / len(values) if values else None))
-    return thin
+    groups = (points[n * len(points) // most : (n + 1) * len(points) // most] for n in range(most))
+    columns = (zip(*group, strict=True) for group in groups)
+    return [(fmean(xs), fmean(there) if (there := [y for y in ys if y is not None]) else None) for xs, ys in columns]
 
 
 def chart(
@@ -74,32 +64,28 @@ def chart(
     title: str,
     description: str,
     *,
-    lines: Sequence[Line] = (),
-    dots: Sequence[Dot] = (),
+    lines: Sequence[Line],
     x_label: str,
     y_label: str,
-    x_range: tuple[float, float] | None = None,
-    y_range: tuple[float, float] | None = None,
-    band: tuple[float, float] | None = None,
-    band_axis: str = "y",
+    x_range: Ends | None = None,
+    y_range: Ends | None = None,
+    x_band: Ends | None = None,
+    y_band: Ends | None = None,
     verticals: Sequence[float] = (),
 ) -> Html:
-    """A figure with axes; its `key` is its id on the page, and `band` a shaded stretch of one axis."""
-    xs = [x for line in lines for x, y in line.points if y is not None] + [dot.x for dot in dots]
-    ys = [y for line in lines for _, y in line.points if y is not None] + [dot.y for dot in dots]
-    x_low, x_high = x_range or _padded(xs)
-    y_low, y_high = y_range or _round_ends(*_padded(ys))
+    """A figure with axes; its `key` is its id on the page, and a band is a shaded stretch of one axis."""
+    points = [(at, value) for line in lines for at, value in line.points if value is not None]
+    x_low, x_high = x_range or _padded([at for at, _ in points])
+    y_low, y_high = y_range or _round_ends(*_padded([value for _, value in points]))
     x, y = Scale(x_low, x_high, LEFT, WIDTH - RIGHT), Scale(y_low, y_high, HEIGHT - BOTTOM, TOP)
-    parts = [_axes(x, y, x_label, y_label)]
-    if band:
-        parts.append(_band(x, y, band, band_axis))
-    parts += [
-        tag("line", class_="round", x1=x(at), x2=x(at), y1=y.start, y2=y.end)
-        for at in verticals
-        if x_low <= at <= x_high
-    ]
+    parts = _axes(x, y, x_label, y_label)
+    if x_band or y_band:
+        left, right = map(x, x_band or (x_low, x_high))
+        bottom, top = map(y, y_band or (y_low, y_high))
+        parts.append(tag("rect", class_="band", x=left, y=top, width=max(right - left, 1), height=max(bottom - top, 1)))
+    inside = [at for at in verticals if x_low <= at <= x_high]
+    parts += [tag("line", class_="round", x1=x(at), x2=x(at), y1=y.start, y2=y.end) for at in inside]
     parts += [_line(line, x, y) for line in lines]
-    parts += [_dot(dot, x, y) for dot in dots]
     scales = {"data_x": f"{x_low:g} {x_high:g} {x.start} {x.end}", "data_y": f"{y_low:g} {y_high:g} {y.start} {y.end}"}
     return _svg(key, title, description, HEIGHT, parts, **scales)
 
@@ -109,115 +95,92 @@ def intervals(
     title: str,
     description: str,
     *,
-    rows: Sequence[tuple[str, int, list[tuple[int, float, tuple[float, float] | None]]]],
+    rows: Sequence[tuple[str, int, Sequence[tuple[int, float, Ends | None]]]],
     x_label: str,
 ) -> Html:
-    """One row a class: name, class number, and for each series its value and interval, around zero."""
+    """One row a class: name, class number, and for each series its number, value and interval, around zero."""
     per_row = max(14, 7 * max(len(values) for _, _, values in rows) + 5)
-    height = TOP + per_row * len(rows) + BOTTOM
-    values = [end for _, _, row in rows for _, value, ends in row for end in (value, *(ends or ()))]
-    low, high = _padded([*values, 0.0])
+    bottom = TOP + per_row * len(rows)
+    low, high = _padded([0.0, *(end for _, _, row in rows for _, value, ends in row for end in (value, *(ends or ())))])
     left = 112
     x = Scale(low, high, left, WIDTH - RIGHT)
-    bottom = height - BOTTOM
     parts = []
     for at in ticks(low, high):
         parts.append(tag("line", class_="zero" if at == 0 else "grid", x1=x(at), x2=x(at), y1=TOP, y2=bottom))
-        parts.append(tag("text", f"{at:+g}" if at else "0", x=x(at), y=bottom + 15, text_anchor="middle"))
-    parts.append(tag("text", x_label, class_="label", x=(left + WIDTH - RIGHT) / 2, y=height - 6, text_anchor="middle"))
+        parts.append(_text(f"{at:+g}" if at else "0", x(at), bottom + 15))
+    parts.append(_text(x_label, (left + WIDTH - RIGHT) / 2, bottom + BOTTOM - 6, class_="label"))
     for position, (name, class_index, row) in enumerate(rows):
         top = TOP + position * per_row
         shown = name if len(name) <= 17 else name[:16] + "…"
         text = tag("text", shown, tag("title", name), x=left - 8, y=top + per_row / 2 + 4, text_anchor="end")
         parts.append(tag("g", text, class_="name", data_c=class_index))
-        for n, (series, value, ends) in enumerate(row):
-            at = round(top + per_row * (n + 1) / (len(row) + 1), 1)
-            words = f"{name}: {value:+.1f}" + (f" ({ends[0]:+.1f} to {ends[1]:+.1f})" if ends else "")
+        for n, (series, value, ends) in enumerate(row, start=1):
+            at = round(top + per_row * n / (len(row) + 1), 1)
+            words = f"{name}: {value:+.1f}"
             if ends:
+                words += f" ({ends[0]:+.1f} to {ends[1]:+.1f})"
                 parts.append(tag("line", class_="series", data_s=series, x1=x(ends[0]), x2=x(ends[1]), y1=at, y2=at))
             parts.append(tag("circle", tag("title", words), class_="series", data_s=series, cx=x(value), cy=at, r=3))
-    return _svg(key, title, description, height, parts)
+    return _svg(key, title, description, bottom + BOTTOM, parts)
 
 
-def small_interval(value: float, ends: tuple[float, float] | None) -> Html:
+def small_interval(value: float, ends: Ends | None) -> Html:
     """A value between 0 and 1 with its interval, small enough for a cell of a table."""
     x = Scale(0, 1, 3, 117)
     parts = [tag("line", class_="grid", x1=x(at), x2=x(at), y1=2, y2=12) for at in (0, 0.5, 1)]
     if ends:
         parts.append(tag("line", class_="reach", x1=x(ends[0]), x2=x(ends[1]), y1=7, y2=7))
     parts.append(tag("circle", class_="at", cx=x(value), cy=7, r=3.2))
-    return tag("svg", *parts, class_="small", view_box="0 0 120 14", aria_hidden="true", focusable="false")
+    return tag("svg", *parts, class_="small", viewBox="0 0 120 14", aria_hidden="true", focusable="false")
 
 
-def trend(points: Sequence[tuple[float, float]]) -> tuple[float, float, float] | None:
-    """Slope, intercept and correlation of the least-squares line, None if either coordinate is constant."""
-    n = len(points)
-    if n < 3:
+def trend(points: Sequence[Ends]) -> tuple[float, float, float] | None:
+    """Slope, intercept and correlation of the least-squares line; None if a coordinate is constant."""
+    if len(points) < 3:
         return None
-    mx, my = sum(x for x, _ in points) / n, sum(y for _, y in points) / n
-    xx, yy = sum((x - mx) ** 2 for x, _ in points), sum((y - my) ** 2 for _, y in points)
-    xy = sum((x - mx) * (y - my) for x, y in points)
-    if xx <= 0 or yy <= 0:
+    xs, ys = zip(*points, strict=True)
+    try:
+        return *linear_regression(xs, ys), correlation(xs, ys)
+    except StatisticsError:
         return None
-    return xy / xx, my - xy / xx * mx, xy / math.sqrt(xx * yy)
 
 
 def _svg(key: str, title: str, description: str, height: float, parts: Sequence[Html], **attributes: str) -> Html:
-    names = {"aria_labelledby": f"{key}-title {key}-desc", "id": key}
     head = tag("title", title, id=f"{key}-title"), tag("desc", description, id=f"{key}-desc")
-    return tag(
-        "svg", *head, *parts, class_="chart", view_box=f"0 0 {WIDTH} {height:g}", role="img", **names, **attributes
-    )
+    attributes |= {"viewBox": f"0 0 {WIDTH} {height:g}", "aria_labelledby": f"{key}-title {key}-desc"}
+    return tag("svg", *head, *parts, class_="chart", role="img", id=key, **attributes)
 
 
-def _axes(x: Scale, y: Scale, x_label: str, y_label: str) -> Html:
+def _text(words: str, x: float, y: float, anchor: str = "middle", **attributes: str) -> Html:
+    return tag("text", words, x=x, y=y, text_anchor=anchor, **attributes)
+
+
+def _axes(x: Scale, y: Scale, x_label: str, y_label: str) -> list[Html]:
     parts = []
     for at in ticks(y.low, y.high, 4):
         parts.append(tag("line", class_="grid", x1=x.start, x2=x.end, y1=y(at), y2=y(at)))
-        parts.append(tag("text", _short(at), x=x.start - 6, y=y(at) + 4, text_anchor="end"))
+        parts.append(_text(_short(at), x.start - 6, y(at) + 4, "end"))
     for at in ticks(x.low, x.high):
         parts.append(tag("line", class_="grid", x1=x(at), x2=x(at), y1=y.start, y2=y.start + 4))
-        parts.append(tag("text", _short(at), x=x(at), y=y.start + 17, text_anchor="middle"))
+        parts.append(_text(_short(at), x(at), y.start + 17))
     parts.append(tag("line", class_="axis", x1=x.start, x2=x.end, y1=y.start, y2=y.start))
-    parts.append(tag("text", x_label, class_="label", x=(x.start + x.end) / 2, y=y.start + 34, text_anchor="middle"))
-    parts.append(tag("text", y_label, class_="label", x=6, y=13))
-    return join(*parts)
-
-
-def _band(x: Scale, y: Scale, band: tuple[float, float], axis: str) -> Html:
-    scale = x if axis == "x" else y
-    low, high = (min(max(end, scale.low), scale.high) for end in band)
-    start, end = sorted((scale(low), scale(high)))
-    if axis == "x":
-        return tag("rect", class_="band", x=start, width=max(end - start, 1), y=y.end, height=y.start - y.end)
-    return tag("rect", class_="band", x=x.start, width=x.end - x.start, y=start, height=max(end - start, 1))
+    parts.append(_text(x_label, (x.start + x.end) / 2, y.start + 34, class_="label"))
+    return [*parts, tag("text", y_label, class_="label", x=6, y=13)]
 
 
 def _line(line: Line, x: Scale, y: Scale) -> Html:
-    classes = "class" if line.class_index is not None else "series"
-    classes += " dashed" * line.dashed + " filled" * line.filled + " only" * line.only_if_chosen
-    written, pen_down = [], False
-    for at, value in line.points:
+    kind = "series" if line.class_index is None else "class"
+    path = ""
+    for (_, before), (at, value) in pairwise([(0, None), *line.points]):
         if value is not None:
-            written.append(f"{'L' if pen_down else 'M'}{x(at):g} {y(min(max(value, y.low), y.high)):g}")
-        pen_down = value is not None
-    names = {"data_c": line.class_index, "data_s": line.series}
-    dots = [
-        tag("circle", cx=x(at), cy=y(min(max(value, y.low), y.high)), r=2.5)
-        for at, value in line.points
-        if line.marked and value is not None
-    ]
-    path = tag("path", d="".join(written))
-    return tag("g", tag("title", line.name), path, *dots, class_=classes, **names)
+            path += f"{'M' if before is None else 'L'}{x(at):g} {y(value):g}"
+    marked = [(at, value) for at, value in line.points if line.marker and value is not None]
+    dots = [tag("circle", cx=x(at), cy=y(value), r=round(line.marker, 1)) for at, value in marked]
+    names = {"class_": f"{kind} {line.style}".rstrip(), "data_c": line.class_index, "data_s": line.series}
+    return tag("g", tag("title", line.name), tag("path", d=path), *dots, **names)
 
 
-def _dot(dot: Dot, x: Scale, y: Scale) -> Html:
-    circle = tag("circle", cx=x(dot.x), cy=y(dot.y), r=round(dot.radius, 1))
-    kind = "class" if dot.class_index is not None else "series"
-    return tag("g", tag("title", dot.name), circle, class_=f"{kind} dot", data_c=dot.class_index)
-
-
-def _padded(values: Sequence[float]) -> tuple[float, float]:
+def _padded(values: Sequence[float]) -> Ends:
     """A range that holds the values, and 0 if they are all the same but for rounding; never empty."""
     low, high = min(values, default=0.0), max(values, default=0.0)
     if math.isclose(low, high):
@@ -225,7 +188,7 @@ def _padded(values: Sequence[float]) -> tuple[float, float]:
     return (low, high) if low < high else (0.0, 1.0)
 
 
-def _round_ends(low: float, high: float) -> tuple[float, float]:
+def _round_ends(low: float, high: float) -> Ends:
     """The range widened to its ticks, and to those of the wider range."""
     for _ in range(3):
         marks = ticks(low, high, 4)

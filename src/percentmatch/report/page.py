@@ -7,23 +7,23 @@ from importlib.resources import files
 from typing import Any
 
 from percentmatch import __version__
-from percentmatch.report.collect import RunRecord
 from percentmatch.report.compare import comparison
 from percentmatch.report.markup import Html, join, script_json, tag
-from percentmatch.report.scoring import PageRun, ScoredRun
+from percentmatch.report.scoring import PageRun
 from percentmatch.report.sections import page_examples, run_sections
 from percentmatch.report.summary import sentence
-from percentmatch.report.thumbnails import Album, gallery
+from percentmatch.report.thumbnails import gallery
 
 
 def page(entries: Sequence[PageRun], classes: Sequence[str]) -> str:
     """The report of one run, or of several with their comparison first."""
     style, script = (Html(files("percentmatch.report").joinpath(name).read_text()) for name in ("page.css", "page.js"))
-    one = len(entries) == 1
     shown = sorted({number for entry in entries for number in entry.shown_index})
-    title = f"Report of {entries[0].run.name}" if one else f"Comparison of {len(entries)} runs"
-    body, links = _one_run(entries[0]) if one else _several_runs(entries, classes)
-    menu = [tag("a", words, href=f"#{key}") for key, words in links]
+    if len(entries) == 1:
+        title, sections = f"Report of {entries[0].run.name}", run_sections(entries[0], level=2)
+    else:
+        title, sections = f"Comparison of {len(entries)} runs", _several_runs(entries, classes)
+    menu = [tag("a", words, href=f"#{key}") for key, words, _ in sections]
     head = join(
         tag("meta", charset="utf-8"),
         tag("meta", http_equiv="Content-Security-Policy", content=_policy(style, script)),
@@ -32,54 +32,40 @@ def page(entries: Sequence[PageRun], classes: Sequence[str]) -> str:
         tag("title", f"{title}, PercentMatch"),
         tag("style", style),
     )
-    parts = join(
+    brand = tag("p", "PercentMatch", class_="brand")
+    body = join(
         tag("a", "Skip to the content", href="#content", class_="skip"),
-        tag(
-            "header",
-            tag("p", "PercentMatch", class_="brand"),
-            tag("h1", title),
-            tag("nav", *menu, aria_label="Sections"),
-        ),
+        tag("header", brand, tag("h1", title), tag("nav", *menu, aria_label="Sections")),
         _chooser(classes, shown) if classes else None,
-        tag("main", body, id="content"),
+        tag("main", *(content for _, _, content in sections), id="content"),
         tag("footer", tag("p", f"Made by percentmatch {__version__}. This page holds all it shows and loads nothing.")),
         tag("div", id="tip", role="presentation", hidden=True),
         tag("script", script_json(_data(entries, classes, shown)), type="application/json", id="data"),
         tag("script", script),
     )
-    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', parts), lang='en')}\n"
+    return f"<!doctype html>\n{tag('html', tag('head', head), tag('body', body), lang='en')}\n"
 
 
-def _one_run(entry: PageRun) -> tuple[Html, list[tuple[str, str]]]:
-    sections = run_sections(entry, level=2)
-    return join(*(content for _, _, content in sections)), [(key, title) for key, title, _ in sections]
-
-
-def _several_runs(entries: Sequence[PageRun], classes: Sequence[str]) -> tuple[Html, list[tuple[str, str]]]:
-    parts = [
-        tag(
-            "section",
-            tag("h2", "Comparison", id="compare-head"),
-            comparison(entries, classes, entries[0].most_points),
-            id="compare",
-            aria_labelledby="compare-head",
-        )
-    ]
+def _several_runs(entries: Sequence[PageRun], classes: Sequence[str]) -> list[tuple[str, str, Html]]:
+    """Id, title and content: the comparison, then each run with its sections folded."""
+    head = tag("h2", "Comparison", id="compare-head")
+    compared = tag("section", head, comparison(entries, classes), id="compare", aria_labelledby="compare-head")
+    sections = [("compare", "Comparison", compared)]
     for number, entry in enumerate(entries):
-        sections = join(*(content for _, _, content in run_sections(entry, level=3)))
-        swatch = tag("span", class_="swatch", data_s=number)
-        name = tag("summary", tag("h2", swatch, entry.run.name), tag("p", sentence(entry)))
-        parts.append(tag("details", name, sections, class_="run", id=entry.key))
-    return join(*parts), [("compare", "Comparison"), *((entry.key, entry.run.name) for entry in entries)]
+        heading = tag("h2", tag("span", class_="swatch", data_s=number), entry.run.name)
+        summary = tag("summary", heading, tag("p", sentence(entry)))
+        contents = (content for _, _, content in run_sections(entry, level=3))
+        run = tag("details", summary, *contents, class_="run", id=entry.key)
+        sections.append((entry.key, entry.run.name, run))
+    return sections
 
 
 def _chooser(classes: Sequence[str], shown: Sequence[int]) -> Html:
     """The bar that follows the reader: which class the figures bring out."""
     options = [tag("option", "a few examples", value=""), *(tag("option", classes[n], value=n) for n in shown)]
     label = tag("label", "Class ", tag("select", *options, id="chooser", autocomplete="off"))
-    return tag(
-        "div", label, tag("ul", id="key", class_="legend"), class_="bar", role="region", aria_label="Class chooser"
-    )
+    key = tag("ul", id="key", class_="legend")
+    return tag("div", label, key, class_="bar", role="region", aria_label="Class chooser")
 
 
 def _policy(style: str, script: str) -> str:
@@ -90,25 +76,12 @@ def _policy(style: str, script: str) -> str:
 
 
 def _data(entries: Sequence[PageRun], classes: Sequence[str], shown: Sequence[int]) -> dict[str, Any]:
-    album, first = Album(), entries[0]
-    galleries = {
-        entry.key: gallery(entry.scored, album, entry.class_index, entry.shown, len(entries))
-        for entry in entries
-        if entry.scored
-    }
-    counts = frequencies(first.run, first.class_names, first.scored, classes)
+    pictures: dict[str, int] = {}
+    galleries = {entry.key: gallery(entry, pictures, len(entries)) for entry in entries}
+    counts = entries[0].positives()
     return {
         "classes": list(classes),
-        "examples": [shown[position] for position in page_examples([counts[number] for number in shown])],
+        "examples": [shown[n] for n in page_examples([counts.get(classes[number], 0) for number in shown])],
         "galleries": {key: value for key, value in galleries.items() if value},
-        "pictures": album.pictures,
+        "pictures": list(pictures),
     }
-
-
-def frequencies(run: RunRecord, names: Sequence[str], scored: ScoredRun | None, classes: Sequence[str]) -> list[float]:
-    """How many positives each class has, as far as a run with classes of these names knows."""
-    found = run.final()
-    counts = {name: row.positives for name, row in found[1].classes.items()} if found else {}
-    if scored:
-        counts = dict(zip(names, scored.labeled_positives, strict=True))
-    return [counts.get(name, 0) for name in classes]

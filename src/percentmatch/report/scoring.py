@@ -1,4 +1,4 @@
-"""What the saved model says of the run's own images: scores, intervals, calibration, and the pool's distribution."""
+"""A saved model on the run's own images: scores, intervals, calibration, and the distribution of the pool's scores."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -34,7 +34,7 @@ class ScoredSubset:
     resampled: Resampled
     reliability: Reliability  # of the network's own probabilities
     pooled: Reliability  # the same of all classes as one
-    calibrated: Reliability | None  # of those that `predict` gives, pooled, if the model knows better ones
+    calibrated: Reliability | None  # of those that `predict` gives, pooled, if the model is calibrated
     probabilities: Tensor  # (n, c) as `predict` gives them
     decided: Tensor  # (n, c) bool: the labels predicted
     doubt: Tensor  # (n, c) distance from being decided otherwise, in logits
@@ -46,8 +46,8 @@ class ScoredPool:
 
     num_images: int
     num_scored: int
-    histogram: Tensor  # (c, k) share of the images in each bin of the score
-    positives: Tensor | None  # (c,) known to show the class among all unlabeled images, None if nothing is known
+    histogram: Tensor  # (c, k) fraction of the images in each bin of the score
+    positives: Tensor | None  # (c,) of all unlabeled images; None if no label of theirs is known
 
 
 @dataclass(frozen=True)
@@ -58,20 +58,26 @@ class ScoredRun:
     pool: ScoredPool | None
     labeled_positives: list[int]
     aim: str | None  # of the model's own thresholds; None: they have the best F1 on the images shown
+    gallery_subset: str | None  # whose images are shown; None if there are none
 
 
 @dataclass(frozen=True)
 class PageRun:
-    """A run on the page: what its folder says, what its model says, and how the page calls its classes."""
+    """A run on the page: what its folder holds, how its model scores, and how the page numbers its classes."""
 
     run: RunRecord
     scored: ScoredRun | None
     missing: str | None  # why there are no scores
     class_names: tuple[str, ...]
-    class_index: tuple[int, ...]  # numbers of these classes on the page
-    key: str  # begins the ids of its elements
-    most_points: int  # of a curve
-    shown: tuple[int, ...]  # positions of the classes in figures and tables: all, unless there are very many
+    class_index: tuple[int, ...] = ()  # numbers of these classes on the page
+    key: str = ""  # begins the ids of its elements
+    most_points: int = 40  # of a curve
+    shown: tuple[int, ...] = ()  # positions of the classes in figures and tables: all, unless there are very many
+
+    @property
+    def shown_classes(self) -> list[tuple[int, str, int]]:
+        """Position, name and number on the page of each class in figures and tables."""
+        return [(position, self.class_names[position], self.class_index[position]) for position in self.shown]
 
     @property
     def shown_index(self) -> list[int]:
@@ -83,6 +89,13 @@ class PageRun:
     def mean_interval(self, subset: str | None, metric: str) -> Ends | None:
         scored = self.subset(subset)
         return mean_interval(scored.resampled, scored.exact, metric) if scored else None
+
+    def positives(self) -> dict[str, int]:
+        """How many positives each class has, among the labeled images where these were scored."""
+        if self.scored:
+            return dict(zip(self.class_names, self.scored.labeled_positives, strict=True))
+        found = self.run.final()
+        return {name: row.positives for name, row in found[1].classes.items()} if found else {}
 
 
 def score_own_images(
@@ -99,30 +112,31 @@ def score_own_images(
     """
     if run.split is None:
         raise UserError(f"'{run.path}' has no split.json, which says which images it used")
-    chosen = pick_device(device)
-    model, card, data = open_trained(RunFolder(run.path), chosen, data=data, moved=moved, progress=progress)
+    on = pick_device(device)
+    model, card, data = open_trained(RunFolder(run.path), on, data=data, moved=moved, progress=progress)
     if run.class_names and card.class_names != run.class_names:
         raise UserError(f"the model in '{run.path}' has other classes than the run's log; restore the run folder")
     images = {"test": data.test.part(run.split.test), "validation": data.pool.part(run.split.validation)}
     images = {name: each for name, each in images.items() if len(each)}
-    found = {name: logits(model, each.pixels, card, chosen) for name, each in images.items()}
+    found = {name: logits(model, each.pixels, card, on) for name, each in images.items()}
     if any(each.isnan().any() for each in found.values()):
         raise UserError("the saved model gives probabilities that are not a number (NaN): training has diverged")
-    shown = next((name for name in ("validation", "test") if name in images), None)
+    shown = next(reversed(images), None)  # the validation images, or else the test images
     decided = card if card.decisions or not shown else _with_thresholds(card, found[shown], images[shown])
-    labeled = data.pool.rows(run.split.labeled)
+    labels = data.pool.labels.select(data.pool.rows(run.split.labeled))
     return ScoredRun(
         class_names=card.class_names,
         task=card.task,
         subsets={name: _score_subset(found[name], each, card, decided) for name, each in images.items()},
-        pool=_score_pool(model, data.pool, run.split, card, chosen),
-        labeled_positives=data.pool.labels.targets.select(labeled).in_columns().tolist(),
+        pool=_score_pool(model, data.pool, run.split, card, on),
+        labeled_positives=labels.targets.in_columns().tolist(),
         aim=card.decisions.aim if card.decisions else None,
+        gallery_subset=shown,
     )
 
 
 def _with_thresholds(card: Card, found: Tensor, images: Images) -> Card:
-    """The card of a model that knows no thresholds, with those that have the best F1 on these images."""
+    """The card of a model without thresholds, with those that have the best F1 on these images."""
     number, thresholds = len(card.class_names), ()
     if card.task == "multi-label":
         labels = images.scoring_labels(count_difficult=False)
@@ -158,8 +172,8 @@ def _doubt(probabilities: Tensor, card: Card) -> Tensor:
 
 
 def _score_pool(model: nn.Module, pool: Images, split: Split, card: Card, device: torch.device) -> ScoredPool | None:
-    there = set(pool.ids)
-    rows = pool.rows([name for name in split.unlabeled if name in there])
+    present = set(pool.ids)
+    rows = pool.rows([name for name in split.unlabeled if name in present])
     if not len(rows):
         return None
     labels = pool.labels.select(rows)

@@ -4,9 +4,8 @@ from percentmatch.data.split import PARTS
 from percentmatch.errors import several
 from percentmatch.methods import uses_unlabeled
 from percentmatch.report.collect import RunRecord
-from percentmatch.report.markup import Html, join, tag
+from percentmatch.report.markup import Html, join, percent, span, table, tag
 from percentmatch.report.scoring import PageRun
-from percentmatch.report.tables import percent, span, table
 from percentmatch.scoring.metrics import CLASS_METRICS, OVERALL_METRICS, resampled_metrics
 from percentmatch.scoring.table import SUBSETS
 from percentmatch.settings.config import Config
@@ -19,84 +18,78 @@ DATA_WORDS = {
     "voc": "Pascal VOC",
     "coco": "MS-COCO",
 }
-OFF = 0.002  # scores computed now may differ so much from those in metrics.json without a word
+TOLERANCE = 0.002  # by which scores computed now may differ from metrics.json without a note
 
 
 def sentence(entry: PageRun) -> str:
     """The run in a sentence or two."""
     run, config = entry.run, entry.run.config
-    number = ""
+    on = ""
     if run.split:
         pool = "streamed" if run.split.stream else f"{len(run.split.unlabeled):,}"
-        more = "" if not uses_unlabeled(config.method) else f" and {pool} unlabeled"
-        number = f" on {len(run.split.labeled):,} labeled{more} images"
-    words = DATA_WORDS.get(config.data, "data given in Python")
-    if run.minutes is not None:
-        text = f"The method {config.method} trained the network {config.backbone} for {run.last_step:,} steps"
-        text += f"{number} ({words}) in {run.minutes:g} minutes."
-    else:
+        unlabeled = f" and {pool} unlabeled" if uses_unlabeled(config.method) else ""
+        on = f" on {len(run.split.labeled):,} labeled{unlabeled} images"
+    on += f" ({DATA_WORDS.get(config.data, 'data given in Python')})"
+    if run.minutes is None:
         text = f"This run has not finished: {config.method} has trained {config.backbone} for {run.last_step:,} of "
-        text += f"{config.total_steps:,} steps{number} ({words})."
-    found = run.final()
-    if found:
+        text += f"{config.total_steps:,} steps{on}."
+    else:
+        text = f"The method {config.method} trained the network {config.backbone} for {run.last_step:,} steps{on}"
+        text += f" in {run.minutes:g} minutes."
+    if found := run.final():
         subset, scores = found
         ends = entry.mean_interval(subset, "AP") if run.scores else None
-        reach = f" (95% interval {span(ends)})" if ends else ""
-        text += f" Its averaged weights reach a mAP of {percent(scores.means['mAP'])}%{reach} and an AUC of "
-        text += f"{percent(scores.means['AUC'])}% on {scores.num_images:,} {subset} images."
+        text += f" Its averaged weights reach a mAP of {percent(scores.means['mAP'])}%"
+        text += f" (95% interval {span(ends)})" if ends else ""
+        text += f" and an AUC of {percent(scores.means['AUC'])}% on {scores.num_images:,} {subset} images."
     return text
 
 
 def summary(entry: PageRun) -> Html:
-    run = entry.run
-    tiles = []
+    run, tiles = entry.run, []
     for subset in SUBSETS:
         scores = run.newest(subset)
         ends = {metric.mean_title: entry.mean_interval(subset, name) for name, metric in resampled_metrics().items()}
         for title, value in scores.headline().items() if scores else ():
-            reach = ends.get(title)
-            tiles.append(_tile(f"{subset} {title}", f"{percent(value)}%", span(reach) if reach else ""))
+            small = tag("small", f"95%: {span(ends[title])}") if ends.get(title) else None
+            tiles.append((f"{subset} {title}", f"{percent(value)}%", small))
     if run.minutes is not None:
-        tiles.append(_tile("minutes", f"{run.minutes:g}", ""))
+        tiles.append(("minutes", f"{run.minutes:g}", None))
+    boxes = [tag("div", tag("span", name), tag("strong", value), small, class_="tile") for name, value, small in tiles]
     notes = [tag("li", note) for note in _notes(entry)]
     return join(
         tag("p", sentence(entry), class_="lead"),
-        tag("div", *tiles, class_="tiles") if tiles else None,
+        tag("div", *boxes, class_="tiles") if boxes else None,
         tag("ul", *notes, class_="notes") if notes else None,
         _score_table(run),
-        _about(entry),
+        _facts(entry),
     )
-
-
-def _tile(name: str, value: str, below: str) -> Html:
-    small = tag("small", f"95%: {below}") if below else None
-    return tag("div", tag("span", name), tag("strong", value), small, class_="tile")
 
 
 def _notes(entry: PageRun) -> list[str]:
     run, notes = entry.run, []
     if entry.missing:
-        notes.append(f"Without intervals, calibration, pool scores and images: {entry.missing}.")
+        notes.append(f"Intervals, calibration, pool scores and images are missing: {entry.missing}.")
     if run.unseen_classes:
-        notes.append(f"No labeled image shows {several(run.unseen_classes)}: never a positive pseudo-label.")
+        notes.append(f"No labeled image shows {several(run.unseen_classes)}, so no pseudo-label is positive there.")
     if len(entry.shown) < len(entry.class_names):
         notes.append(
             f"Figures, images and tables show {len(entry.shown):,} of the {len(entry.class_names):,} classes, evenly "
-            "from the most to the least frequent; metrics.json holds all, and means are not of these alone."
+            "from the most to the least frequent. Means are over all classes, and metrics.json lists all."
         )
     for subset, scores in run.scores.items():
         if absent := scores.left_out("AP"):
             notes.append(f"The {subset} mAP leaves out classes that no {subset} image shows: {several(absent)}.")
     if not run.class_names and not entry.scored and entry.class_names:
-        notes.append("Nothing names the classes yet; they are numbered in the order of the data.")
+        notes.append("No file names the classes yet; they are numbered in the order of the data.")
     for subset, scored in (entry.scored.subsets if entry.scored else {}).items():
         then = run.scores[subset].of_classes("AP") if subset in run.scores else []
         pairs = zip(scored.exact.classes["AP"][0].tolist(), then, strict=False)
-        away = max((abs(now - ap) for now, ap in pairs if ap is not None), default=0)
-        if away > OFF:
+        difference = max((abs(now - ap) for now, ap in pairs if ap is not None), default=0)
+        if difference > TOLERANCE:
             notes.append(
-                f"On the {subset} images the saved model now scores up to {100 * away:.1f} points of AP away from "
-                "metrics.json; intervals and calibration are of the scores computed now."
+                f"On the {subset} images the saved model now scores up to {100 * difference:.1f} points of AP away "
+                "from metrics.json; intervals and calibration are of the scores computed now."
             )
     return notes
 
@@ -106,21 +99,19 @@ def _score_table(run: RunRecord) -> Html | None:
     found = [(f"{subset}, {words}", each[subset]) for subset in run.scores for each, words in kinds]
     titles = {each.mean: each.mean_title for each in CLASS_METRICS.values()}
     titles |= {name: metric.title for name, metric in OVERALL_METRICS.items()}
-    values = [scores.means | scores.overall for _, scores in found]
-    names = [name for name in titles if any(name in row for row in values)]
+    names = [name for name in titles if any(name in scores.means | scores.overall for _, scores in found)]
     rows = [
-        (name, [*(percent(row.get(each)) for each in names), f"{scores.num_images:,}"])
-        for (name, scores), row in zip(found, values, strict=True)
+        (words, [*(percent((scores.means | scores.overall).get(name)) for name in names), f"{scores.num_images:,}"])
+        for words, scores in found
     ]
-    heads = [*(f"{titles[name]}, %" for name in names), "images"]
-    return table("Scores at the last step", heads, rows, first="subset and weights", sortable=False) if rows else None
+    heads = ["subset and weights", *(f"{titles[name]}, %" for name in names), "images"]
+    return table("Scores at the last step", heads, rows, sortable=False) if rows else None
 
 
-def _about(entry: PageRun) -> Html:
+def _facts(entry: PageRun) -> Html:
     run, config = entry.run, entry.run.config
-    environment = run.environment
-    facts = {"Run folder": str(run.path), "Method": config.method}
-    facts["Data"] = DATA_WORDS.get(config.data, "given in Python")
+    data = DATA_WORDS.get(config.data, "given in Python")
+    facts = {"Run folder": str(run.path), "Method": config.method, "Data": data}
     if run.split:
         counts = {name: f"{len(getattr(run.split, name)):,}" for name in PARTS}
         counts |= {"unlabeled": "streamed"} if run.split.stream else {}
@@ -130,7 +121,7 @@ def _about(entry: PageRun) -> Html:
     if run.minutes is None:
         facts["Step"] = f"{run.last_step:,} of {config.total_steps:,}"
     names = {"device": "Hardware", "commit": "Commit", "percentmatch": "Version", "torch": "torch", "python": "Python"}
-    facts |= {words: str(environment[name]) for name, words in names.items() if environment.get(name)}
+    facts |= {words: str(run.environment[name]) for name, words in names.items() if run.environment.get(name)}
     changed = [
         tag("li", tag("code", name), f" {value} ", tag("small", f"(default {default})" if default != "" else ""))
         for name, value, default in changed_settings(config)

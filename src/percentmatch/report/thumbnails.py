@@ -2,38 +2,21 @@
 
 import base64
 import io
-from collections.abc import Sequence
 from typing import Any
 
 from PIL import Image
 from torch import Tensor
 
-from percentmatch.report.scoring import ScoredRun, ScoredSubset
+from percentmatch.report.scoring import PageRun
 
 GROUPS = {
     "surest": "Surest: the highest probabilities",
-    "doubtful": "Most doubtful: nearly decided otherwise",
-    "false": "Most wrong: predicted without the class",
-    "missed": "Most wrong: not predicted with the class",
+    "doubtful": "Most doubtful: closest to the opposite decision",
+    "false": "Most wrong: predicted, but without the class",
+    "missed": "Most wrong: not predicted, but with the class",
 }
 SIDE = 96  # pixels
 PICTURES = 480  # of a page, about; at 2 to 3 kB each
-
-
-class Album:
-    """Pictures of the page, each kept once even if several runs and classes show it."""
-
-    def __init__(self) -> None:
-        self.pictures: list[str] = []
-        self._positions: dict[bytes, int] = {}
-
-    def add(self, pixels: Tensor) -> int:
-        """The position of an image (3, h, w) in `pictures`."""
-        key = pixels.contiguous().numpy().tobytes()
-        if key not in self._positions:
-            self._positions[key] = len(self.pictures)
-            self.pictures.append(picture(pixels))
-        return self._positions[key]
 
 
 def picture(pixels: Tensor) -> str:
@@ -45,58 +28,46 @@ def picture(pixels: Tensor) -> str:
     return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
 
 
-def choose(subset: ScoredSubset, number: int, columns: Sequence[int]) -> list[dict[str, list[int]]]:
-    """For each of these classes the rows of up to `number` images a group, from pairs whose label is known."""
-    targets, known = subset.images.scoring_labels(count_difficult=False)
-    choices = []
-    for column in columns:
-        sure, doubt, decided = (each[:, column] for each in (subset.probabilities, subset.doubt, subset.decided))
-        shows, counted = targets[:, column] > 0, known[:, column] > 0
-        keys = {
-            "surest": (sure, counted),
-            "doubtful": (-doubt, counted),
-            "false": (sure, counted & ~shows & decided),
-            "missed": (-sure, counted & shows & ~decided),
-        }
-        choices.append({name: _first(key, among, number) for name, (key, among) in keys.items()})
-    return choices
+def gallery(entry: PageRun, pictures: dict[str, int], num_runs: int) -> dict[str, Any] | None:
+    """What the page's script shows: images with their labels, and which of them each class shows; None without images.
 
-
-def gallery(
-    scored: ScoredRun, album: Album, class_index: Sequence[int], shown: Sequence[int], num_runs: int
-) -> dict[str, Any] | None:
-    """What the page's script shows: images with their labels, the choice of each class shown; None without images."""
-    name = next((name for name in ("validation", "test") if name in scored.subsets), None)
-    if name is None:
+    `pictures` are those of the page with their numbers, each kept once; new ones are added.
+    """
+    if not entry.scored or not (name := entry.scored.gallery_subset):
         return None
-    subset = scored.subsets[name]
-    number = max(2, min(6, PICTURES // (len(GROUPS) * len(shown) * num_runs)))
-    choices = choose(subset, number, shown)
-    truth, known = subset.images.labels.targets, subset.images.scoring_labels(count_difficult=False)[1]  # (n, c)
-    predicted = subset.decided & known.bool()  # what nobody knows to be there or not is no mistake
-    position_of: dict[int, int] = {}
-    images: list[dict[str, Any]] = []
-    for row in dict.fromkeys(row for choice in choices for rows in choice.values() for row in rows):
-        position_of[row] = len(images)
-        images.append(
-            {
-                "name": subset.images.ids[row],
-                "picture": album.add(subset.images.pixels[row]),
-                "true": [class_index[c] for c in truth[[row]][0].nonzero().flatten().tolist()],
-                "predicted": [class_index[c] for c in predicted[row].nonzero().flatten().tolist()],
-            }
-        )
-    classes = {
-        class_index[column]: {
-            group: [[position_of[row], round(float(subset.probabilities[row, column]), 4)] for row in rows]
-            for group, rows in choice.items()
+    subset = entry.scored.subsets[name]
+    most = max(2, min(6, PICTURES // (len(GROUPS) * len(entry.shown) * num_runs)))  # of a class and group
+    targets, known = (table.bool() for table in subset.images.scoring_labels(count_difficult=False))  # (n, c)
+    image_numbers: dict[int, int] = {}  # by row
+    classes = {}
+    for column, _, number in entry.shown_classes:
+        sure, doubt, decided = (each[:, column] for each in (subset.probabilities, subset.doubt, subset.decided))
+        shows, counted = targets[:, column], known[:, column]
+        rows_of = {
+            "surest": _first(sure, counted, most),
+            "doubtful": _first(-doubt, counted, most),
+            "false": _first(sure, counted & ~shows & decided, most),
+            "missed": _first(-sure, counted & shows & ~decided, most),
         }
-        for column, choice in zip(shown, choices, strict=True)
-    }
+        classes[number] = {
+            group: [[image_numbers.setdefault(row, len(image_numbers)), round(float(sure[row]), 4)] for row in rows]
+            for group, rows in rows_of.items()
+        }
+    truth = subset.images.labels.targets
+    predicted = subset.decided & known  # a pair without a known label is no mistake
+    images = [
+        {
+            "name": subset.images.ids[row],
+            "picture": pictures.setdefault(picture(subset.images.pixels[row]), len(pictures)),
+            "true": [entry.class_index[c] for c in truth[[row]][0].nonzero().flatten().tolist()],
+            "predicted": [entry.class_index[c] for c in predicted[row].nonzero().flatten().tolist()],
+        }
+        for row in image_numbers
+    ]
     return {"part": name, "images": images, "classes": classes}
 
 
-def _first(key: Tensor, among: Tensor, number: int) -> list[int]:
-    """The rows with the largest keys among those marked."""
-    rows = among.nonzero().flatten()
-    return rows[key[rows].argsort(descending=True, stable=True)[:number]].tolist()
+def _first(key: Tensor, candidates: Tensor, most: int) -> list[int]:
+    """The rows with the largest keys among the candidates (n,)."""
+    rows = candidates.nonzero().flatten()
+    return rows[key[rows].argsort(descending=True, stable=True)[:most]].tolist()

@@ -1,4 +1,4 @@
-"""A model in the browser: a small page to try images on, and an address that answers programs."""
+"""A model in the browser: a small page to try images on, and an HTTP address for programs."""
 
 import ipaddress
 import logging
@@ -10,7 +10,7 @@ from pathlib import Path
 from percentmatch.errors import UserError
 from percentmatch.use.predict import Predictor
 
-SITE = re.compile(r"(?:[\w.-]+(?::\d+)?)?")  # a name, and its port where that is not the usual one
+SITE = re.compile(r"(?:[\w.-]+(?::\d+)?)?")  # a host name, and its port if that is not the usual one
 
 
 def serve(
@@ -22,33 +22,28 @@ def serve(
 
         from percentmatch.serve.app import build_app
     except ImportError as error:
-        raise UserError(
-            f'serve needs {error.name}, which is not installed; run pip install "percentmatch[serve]"'
-        ) from error
+        raise UserError(f'serve needs {error.name}, which is missing; run pip install "percentmatch[serve]"') from error
     if not 0 < max_mb < float("inf"):
         raise UserError(f"--max-mb is {max_mb:g}; it must be above 0")
     if not SITE.fullmatch(site):
         raise UserError(f"--site {site!r} is no name; write it as in photos.example.org or photos.example.org:8443")
-    listener = _listen(host, port)
-    with listener:
+    with _listen(host, port) as listener:
         predictor = Predictor(model, device)
-        place, number = listener.getsockname()[:2]
-        alone = ipaddress.ip_address(place).is_loopback
-        shown = f"[{host}]" if ":" in host else host
-        own = frozenset({"localhost", "127.0.0.1", "[::1]", shown.lower()}) if alone else None
-        if own and site:
-            own |= {site.lower().partition(":")[0]}
+        address, port = listener.getsockname()[:2]
+        shown, hosts = f"[{host}]" if ":" in host else host, None
+        if ipaddress.ip_address(address).is_loopback:
+            hosts = frozenset({"localhost", "127.0.0.1", "[::1]", shown.lower(), site.lower().partition(":")[0]} - {""})
+        else:
+            print(f"warning: --host {host} lets every machine that reaches this one use the model", file=sys.stderr)
         path = model.resolve()
         name = path.name if path.is_dir() else path.parent.name
-        if not alone:
-            print(f"warning: --host {host} lets every machine that reaches this one use the model", file=sys.stderr)
-        print(f"{name} is at http://{shown}:{number}/  (Ctrl-C stops)", flush=True)
-        app = build_app(predictor, name, max_bytes=int(max_mb * 2**20), hosts=own, site=site.lower())
+        print(f"{name} is at http://{shown}:{port}/  (Ctrl-C stops)", flush=True)
+        app = build_app(predictor, name, max_bytes=int(max_mb * 2**20), hosts=hosts, site=site.lower())
         config = uvicorn.Config(
             app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
         )
         server = uvicorn.Server(config)
-        # what Ctrl-C broke off is no news
+        # Ctrl-C interrupts requests; no errors are logged for these
         logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
         server.run(sockets=[listener])
 

@@ -1,4 +1,4 @@
-"""What the server answers. Uploads stay in memory; whatever goes wrong is one sentence of JSON."""
+"""What the server answers. Uploads stay in memory; every error is one sentence of JSON."""
 
 import asyncio
 import re
@@ -7,13 +7,13 @@ from concurrent.futures import ThreadPoolExecutor
 from email.message import Message
 from importlib.resources import files
 from typing import Any
-from urllib.parse import urlsplit
 
 import torch
 from fastapi import FastAPI, HTTPException, Request, Response
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException as AnyHTTPException
 from starlette.requests import ClientDisconnect
+from starlette.routing import Route
 
 from percentmatch import __version__
 from percentmatch.data.pixels.decode import BadImage, NoImage, TooManyPixels, decode_bytes
@@ -41,27 +41,28 @@ HEADERS = {
 }
 MOST_WAITING = 16  # uploads held in memory at a time
 UPLOAD_SECONDS = 120
-DISCARDED = 64 * 2**20  # bytes read and dropped after too large an upload; a client still sending reads no answer
+DISCARDED = 64 * 2**20  # bytes of a too large upload that are read and dropped: a client reads no answer while sending
 MOST_PARTS = 100  # of a form
 
 
 def build_app(
     predictor: Predictor, name: str, *, max_bytes: int, hosts: frozenset[str] | None, site: str = ""
 ) -> FastAPI:
-    """The server of a model. `hosts` are the names it answers to, None for all: no web site that points a name of its
-    own here can use it. `site` is the name that a web server in front has. `name` is how the model is called."""
-    app = FastAPI(openapi_url=None, redirect_slashes=False)  # FastAPI's page of documents loads scripts from elsewhere
+    """The server of a model, which users see as `name`. It answers to the names in `hosts`, or to any if that is None.
+
+    So no web site can use it by pointing a domain name of its own here. `site` is the name of a web server in front.
+    """
+    app = FastAPI(openapi_url=None, redirect_slashes=False)  # FastAPI's documentation page loads scripts from elsewhere
     worker = ThreadPoolExecutor(1)  # one image at a time, while the server answers others
     waiting = 0
 
     @app.middleware("http")
     async def guard(request: Request, answer: Callable[[Request], Awaitable[Response]]) -> Response:
         host, origin = request.headers.get("host", "").lower(), request.headers.get("origin")
-        bare = re.sub(r":\d*$", "", host)
-        if hosts is not None and bare not in hosts:
+        if hosts is not None and re.sub(r":\d*$", "", host) not in hosts:
             return _error(403, f"this server answers to {', '.join(sorted(hosts))} only; use one of these addresses")
-        own = (host, site) if site else (host,)
-        if origin is not None and request.method == "POST" and _place(origin) not in own:
+        from_site = None if origin is None else origin.lower().partition("://")[2]
+        if request.method == "POST" and from_site not in ({None, host, site} - {""}):
             return _error(403, "this server answers no other site; open its own page, or send no Origin header")
         response = await answer(request)
         response.headers.update(HEADERS)
@@ -77,23 +78,13 @@ def build_app(
         }
         return _error(error.status_code, sentences.get(error.status_code, error.detail), error.headers)
 
-    @app.exception_handler(ClientDisconnect)
-    async def gone(request: Request, error: ClientDisconnect) -> Response:
-        return _error(400, "the upload ended early; send it again")
-
     @app.exception_handler(Exception)
     async def fail(request: Request, error: Exception) -> Response:
         return _error(500, "the server failed; its terminal says why")
 
-    def add_page(path: str, file: str, kind: str) -> None:
-        content = files("percentmatch.serve").joinpath(file).read_bytes()
-
-        @app.api_route(path, methods=["GET", "HEAD"])
-        async def page() -> Response:
-            return Response(content, media_type=kind)
-
     for path, (file, kind) in PAGES.items():
-        add_page(path, file, kind)
+        page = Response(files("percentmatch.serve").joinpath(file).read_bytes(), media_type=kind)
+        app.router.routes.append(Route(path, page, methods=["GET"]))  # and HEAD
 
     @app.api_route("/health", methods=["GET", "HEAD"])
     async def health() -> dict[str, Any]:
@@ -127,17 +118,14 @@ def look(predictor: Predictor, content: bytes) -> dict[str, Any]:
     found = logits(predictor.network, pixels, card, predictor.device)  # (1, c)
     if not found.isfinite().all():
         raise HTTPException(500, "the model gives scores that are not finite numbers: its training has diverged")
-    rows = zip(
-        probabilities_of(found, card)[0].tolist(),
-        card.class_names,
-        map(bool, decisions_of(found, card)[0].tolist()),
-        thresholds_of(card) or (None,) * len(card.class_names),
-        strict=True,
-    )
-    classes = [
-        {"name": each, "probability": probability, "decided": decided, "threshold": threshold}
-        for probability, each, decided, threshold in sorted(rows, key=lambda row: -row[0])
-    ]
+    columns = {
+        "name": card.class_names,
+        "probability": probabilities_of(found, card)[0].tolist(),
+        "decided": decisions_of(found, card)[0].bool().tolist(),
+        "threshold": thresholds_of(card) or (None,) * len(card.class_names),
+    }
+    rows = (dict(zip(columns, row, strict=True)) for row in zip(*columns.values(), strict=True))
+    classes = sorted(rows, key=lambda row: -row["probability"])
     return {"labels": [each["name"] for each in classes if each["decided"]], "classes": classes}
 
 
@@ -152,6 +140,8 @@ async def read_upload(request: Request, max_bytes: int) -> bytes:
                     body += chunk
                 elif size > max_bytes + DISCARDED:
                     break
+    except ClientDisconnect:
+        raise HTTPException(400, "the upload ended early; send it again") from None
     except TimeoutError:
         raise HTTPException(408, f"the upload took more than {UPLOAD_SECONDS} seconds; send less") from None
     if size > max_bytes:
@@ -169,18 +159,11 @@ def first_file(body: bytes, kind: str) -> bytes:
     head["Content-Type"] = kind
     boundary = (head.get_boundary() or "").encode("latin-1", "replace")
     parts = (b"\r\n" + body).split(b"\r\n--" + boundary, MOST_PARTS) if boundary else []
-    for part in parts[1:-1]:  # between the first and the last line that divide them
+    for part in parts[1:-1]:  # those between the first and the last boundary
         about, _, content = part.partition(b"\r\n\r\n")
         if re.search(rb";\s*filename\*?\s*=", about, re.IGNORECASE):
             return content
     raise HTTPException(400, "the form holds no whole file; send one, or the image itself as the body")
-
-
-def _place(origin: str) -> str:
-    try:
-        return urlsplit(origin).netloc.lower()
-    except ValueError:
-        return ""
 
 
 def _error(code: int, sentence: str, headers: Any = None) -> Response:
