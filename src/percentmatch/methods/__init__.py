@@ -7,36 +7,17 @@ from typing import Any
 from percentmatch import labelers
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.methods.base import Method
-from percentmatch.methods.cap import CAP
-from percentmatch.methods.curriculum_labeling import CurriculumLabeling
-from percentmatch.methods.mean_teacher import MeanTeacher
+from percentmatch.methods.consistency import MeanTeacher, PiModel, TemporalEnsembling
 from percentmatch.methods.mixmatch import MixMatch
 from percentmatch.methods.options import Option, declared_options
-from percentmatch.methods.pi_model import PiModel
 from percentmatch.methods.pseudo_label import PseudoLabel
+from percentmatch.methods.rounds import CAP, UPS, CurriculumLabeling
 from percentmatch.methods.supervised import Supervised
-from percentmatch.methods.temporal_ensembling import TemporalEnsembling
-from percentmatch.methods.ups import UPS
 from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.records import Facts, Task, check_task
 from percentmatch.settings.renamed import refuse_gone
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "Option",
-    "Row",
-    "Supervised",
-    "WeakToStrong",
-    "all_options",
-    "build_method",
-    "checked_options",
-    "labeled_loss_of",
-    "method_row",
-    "num_students",
-    "options_of",
-    "uses_unlabeled",
-]
+__all__ = ["METHODS", "Method", "Option", "Row", "Supervised", "WeakToStrong"]
 
 
 @dataclass(frozen=True)

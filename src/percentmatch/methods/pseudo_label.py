@@ -5,23 +5,22 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from percentmatch.errors import UserError
-from percentmatch.labelers import select
+from percentmatch.labelers.base import check_between, select
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, forward_together, labeled_loss, pair_loss, step_loss
-from percentmatch.methods.ramps import linear_ramp, ramp_length
+from percentmatch.methods.base import forward_together, labeled_loss, step_loss
+from percentmatch.methods.consistency import Ramped
 from percentmatch.records import Batch, Facts, StepLoss, Task, scores_of
 
 
-class PseudoLabel(Method):
+class PseudoLabel(Ramped):
     """The student's own prediction on the weak view, made hard, teaches the same view in the same pass (Lee 2013).
 
     loss: "asl" (asymmetric) or "bce"; with one label an image it is cross-entropy
     upper: scores above it are positives; with one label an image a row counts if its largest score is above it, and
         every row counts at 0.5
-    lower: scores below it are negatives; no part with one label an image
+    lower: scores below it are negatives; not used with one label an image
     weight: of the unlabeled loss once its ramp is over
-    ramp_ratio: share of the steps in which the weight grows linearly from 0
+    ramp_ratio: fraction of the steps in which the weight grows linearly from 0
     """
 
     views = frozenset({"weak"})
@@ -40,14 +39,9 @@ class PseudoLabel(Method):
         weight: float = 1.0,
         ramp_ratio: float = 0.4,
     ) -> None:
-        super().__init__()
-        if not 0.5 <= upper <= 1:
-            raise UserError(f"upper must lie between 0.5 and 1, not {upper}")
-        if not 0 <= lower <= 0.5:
-            raise UserError(f"lower must lie between 0 and 0.5, not {lower}")
-        self.task: Task = task
-        self.pair_loss = pair_loss(task, loss)
-        self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
+        super().__init__(facts, task=task, loss=loss, weight=weight, ramp_ratio=ramp_ratio)
+        check_between(0.5, 1, upper=upper)
+        check_between(0, 0.5, lower=lower)
         start = 0.0 if task == "single-label" and upper == 0.5 else upper  # the largest of many may be below 0.5
         thresholds = torch.full((facts.num_classes,), start).masked_fill(facts.unseen, torch.inf)
         self.register_buffer("upper", thresholds, persistent=False)
@@ -55,9 +49,8 @@ class PseudoLabel(Method):
 
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
         logits, weak_logits = forward_together(model, batch.images, batch.weak)
-        weights = torch.ones_like(self.upper) * (self.weight * linear_ramp(batch.step, self.ramp_length))
         scores = scores_of(weak_logits, self.task)  # (u, c)
-        pseudo = select(scores, self.upper, self.lower, weights, self.task, meet=True)
+        pseudo = select(scores, self.upper, self.lower, self.weights(batch.step), self.task, meet=True)
         supervised = labeled_loss(self.pair_loss, logits, batch)
         unlabeled = mean_over_images(self.pair_loss(weak_logits, pseudo.targets), pseudo.pair_weights)
         return step_loss(supervised, unlabeled, pseudo)
