@@ -7,8 +7,8 @@ from percentmatch.distributed.group import gather_rows, own_rows
 from percentmatch.errors import UserError
 from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import step_loss
-from percentmatch.methods.consistency import Ramped, squared_error
 from percentmatch.methods.mixing import blend, labels_of, larger_shares, look_up
+from percentmatch.methods.ramped import Ramped, squared_error
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
 
@@ -16,7 +16,7 @@ class MixMatch(Ramped):
     """Mixup over labeled images and two views of each unlabeled one, which both carry its sharpened mean prediction.
 
     temperature: below 1 it sharpens the guesses (T)
-    mixup: shares of the mixtures come from Beta(mixup, mixup)
+    mixup: fractions of the mixtures come from Beta(mixup, mixup)
     weight: of the unlabeled loss once its ramp is over
     ramp_ratio: fraction of the steps in which the weight grows linearly from 0
     """
@@ -55,15 +55,15 @@ class MixMatch(Ramped):
         targets, known = labels_of(batch)
         pseudo = PseudoLabels(guesses, self.taught.expand_as(guesses), self.weights(batch.step))
         own = (batch.images, batch.weak, batch.weak2)
-        images = torch.cat([gather_rows(part) for part in own])  # (n, 3, h, w): labeled, weak, weak2 of all ranks
-        targets = torch.cat([gather_rows(part) for part in (targets, guesses, guesses)])  # (n, c)
-        known = torch.cat([gather_rows(part) for part in (known, pseudo.mask, pseudo.mask)])  # (n, c)
+        images = torch.cat([gather_rows(rows) for rows in own])  # (n, 3, h, w): labeled, weak, weak2 of all ranks
+        targets = torch.cat([gather_rows(rows) for rows in (targets, guesses, guesses)])  # (n, c)
+        known = torch.cat([gather_rows(rows) for rows in (known, pseudo.mask, pseudo.mask)])  # (n, c)
 
-        mine = own_rows([len(part) for part in own], images.device)  # (b + 2u,)
+        mine = own_rows([len(rows) for rows in own], images.device)  # (b + 2u,)
         partner = batch.uniforms[:, 0].argsort(stable=True)[mine]
-        share = look_up(self.table, batch.uniforms[mine, 1])[:, None]  # (b + 2u, 1) l = max(l, 1 - l): rows stay theirs
-        mixed = torch.lerp(images[partner], images[mine], share[:, :, None, None].to(images.dtype))
-        targets, known = blend(targets[mine], known[mine], targets[partner], known[partner], share)
+        fraction = look_up(self.table, batch.uniforms[mine, 1])[:, None]  # (b + 2u, 1) max(l, 1 - l)
+        mixed = torch.lerp(images[partner], images[mine], fraction[:, :, None, None].to(images.dtype))
+        targets, known = blend(targets[mine], known[mine], targets[partner], known[partner], fraction)
 
         logits = model(mixed)
         supervised = mean_over_images(self.pair_loss(logits[:b], targets[:b]), known[:b])

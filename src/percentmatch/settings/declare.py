@@ -32,11 +32,7 @@ class Setting:
 def declared(cls: Any) -> dict[str, Setting]:
     """What is declared of each setting of a dataclass, by its name."""
     hints = get_type_hints(cls, include_extras=True)
-    found = {
-        name: [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Setting)]
-        for name, hint in hints.items()
-    }
-    return {each.name: next(iter(found[each.name]), Setting()) for each in dataclasses.fields(cls)}
+    return {each.name: getattr(hints[each.name], "__metadata__", [Setting()])[0] for each in dataclasses.fields(cls)}
 
 
 @lru_cache
