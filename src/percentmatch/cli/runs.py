@@ -55,7 +55,7 @@ def compare(
     from percentmatch.use.compare import compare, show_comparison
 
     if json and (json.is_dir() or not json.parent.is_dir()):
-        raise UserError(f"--json {json} must name a file in an existing folder")
+        raise UserError(f"--json {json} must name a file in a folder that is there")
     with Counting("decoding images") as progress:
         found = compare(run, other, out=out, part=part, device=device, moved=read_pairs(moved), progress=progress)
     show_comparison(found)

@@ -16,7 +16,7 @@ from percentmatch.settings.declare import Setting, build, check, declared, requi
 from percentmatch.settings.renamed import renamed
 
 DATA, MODEL, VIEWS, TRAINING, RUN = (
-    partial(Setting, group=each) for each in ("Data", "Model", "Views", "Training", "Run")
+    partial(Setting, group=name) for name in ("Data", "Model", "Views", "Training", "Run")
 )
 MANY = 1_000_000_000
 MOST_PIXELS = 4096  # a side
@@ -130,6 +130,10 @@ class SharedSettings(DataSettings):
     """auto, cpu, cuda or cuda:N."""
     deterministic: Annotated[bool, RUN()] = False
     """On a GPU, use only operations that repeat exactly."""
+    log_every: Annotated[int, RUN(low=1, high=MANY)] = 50
+    """Steps between log rows."""
+    save_every: Annotated[int, RUN(low=1, high=MANY)] = 500
+    """Steps between checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -189,12 +193,8 @@ class Config(SharedSettings):
     strong_view: Annotated[StrongView, VIEWS()] = field(default_factory=StrongView)
     """The view pseudo-labels teach."""
 
-    log_every: Annotated[int, RUN(low=1, high=MANY)] = 50
-    """Steps between log rows."""
     eval_every: Annotated[int, RUN(low=0, high=MANY)] = 500
     """Steps between validations; 0 validates at the end only."""
-    save_every: Annotated[int, RUN(low=1, high=MANY)] = 500
-    """Steps between checkpoints."""
     cuda_graph: Annotated[bool, RUN(resumable=True)] = True
     """On a GPU, capture the step once and replay it."""
     compile: Annotated[bool, RUN(resumable=True)] = False

@@ -4,7 +4,7 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from percentmatch.settings.config import MANY, MODEL, MOST_PIXELS, RUN, TRAINING, VIEWS, Config, SharedSettings, View
+from percentmatch.settings.config import MANY, MODEL, MOST_PIXELS, TRAINING, VIEWS, Config, SharedSettings, View
 from percentmatch.settings.declare import Setting
 
 
@@ -47,14 +47,9 @@ class PretrainSettings(SharedSettings):
     view: Annotated[PretrainView, VIEWS()] = field(default_factory=PretrainView)
     """How each of the two views is made."""
 
-    log_every: Annotated[int, RUN(low=1, high=MANY)] = 50
-    """Steps between log rows."""
-    save_every: Annotated[int, RUN(low=1, high=MANY)] = 500
-    """Steps between checkpoints."""
-
     def as_config(self) -> Config:
         """A run's settings with the same images and optimizer, for what reads those."""
-        shared = {each.name for each in dataclasses.fields(self)} & {each.name for each in dataclasses.fields(Config)}
+        ours, theirs = ({field.name for field in dataclasses.fields(cls)} for cls in (PretrainSettings, Config))
+        shared = {name: getattr(self, name) for name in ours & theirs}
         side = self.cache_size or min(2 * self.image_size, MOST_PIXELS)
-        same = {name: getattr(self, name) for name in shared}
-        return dataclasses.replace(Config(**same), cache_size=side, optimizer="adamw")
+        return dataclasses.replace(Config(**shared), cache_size=side, optimizer="adamw")
