@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.methods.cap import CAP
-from percentmatch.methods.rounds import expected_positives, top_and_bottom
+from percentmatch.methods.rounds import CAP, expected_positives, top_and_bottom
 from percentmatch.records import Batch, Facts
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.methods.curriculum_labeling import CurriculumLabeling
+from percentmatch.methods.rounds import CurriculumLabeling
 from percentmatch.records import Batch, Facts
 
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.methods.mean_teacher import MeanTeacher
+from percentmatch.methods.ramped import MeanTeacher
 from percentmatch.records import Batch, Facts, StepLoss
 
 

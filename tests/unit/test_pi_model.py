@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.methods.pi_model import PiModel
+from percentmatch.methods.ramped import PiModel
 from percentmatch.records import Batch, Facts, StepLoss
 
 

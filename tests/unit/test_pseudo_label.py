@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.methods.pseudo_label import PseudoLabel
-from percentmatch.methods.ramps import gaussian_ramp, linear_ramp
+from percentmatch.methods.ramped import PseudoLabel, gaussian_ramp, linear_ramp
 from percentmatch.records import Batch, Facts, StepLoss
 
 

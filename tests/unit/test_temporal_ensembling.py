@@ -5,7 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.methods.temporal_ensembling import TemporalEnsembling
+from percentmatch.methods.ramped import TemporalEnsembling
 from percentmatch.records import Batch, Facts, StepLoss
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.methods.ups import UPS, negative_learning
+from percentmatch.methods.rounds import UPS, negative_learning
 from percentmatch.models import LinearHead, MLDecoder
 from percentmatch.records import Batch, Facts
 

@@ -1,4 +1,4 @@
-"""The verbs of `percentmatch data`: what the data holds, and its division, before any training."""
+"""The commands of `percentmatch data`: check, count, split and shard data before training."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from cyclopts import App, Parameter
 
 from percentmatch.cli.flags import ConfigFile, DataFlags, Device, Preset, gather
-from percentmatch.errors import UserError, visible
+from percentmatch.errors import UserError
 from percentmatch.settings.config import DataSettings
 
 if TYPE_CHECKING:
@@ -15,9 +15,7 @@ if TYPE_CHECKING:
 
     from percentmatch.data import Source
 
-SHOWN = 5  # places of a finding that are printed
-
-data_app = App(name="data", help="Look at data, and divide it, before any training.")
+data_app = App(name="data", help="Check, count, split and shard data before training.")
 
 
 @data_app.command
@@ -28,7 +26,7 @@ def stats(
     out: Annotated[Path | None, Parameter(group="Run")] = None,
     settings: Annotated[DataFlags, Parameter(name="*")] = DataFlags(),  # noqa: B008  frozen
 ) -> None:
-    """Count what the data holds: prevalence, labels an image, imbalance, classes seen together.
+    """Count what the data holds: prevalence, labels per image, imbalance, classes that occur together.
 
     Parameters
     ----------
@@ -45,8 +43,7 @@ def stats(
     facts = describe(source.images)
     show_stats(facts)
     if out:
-        _make_folder_of(out)
-        write_json(out, facts)
+        write_json(_with_folder(out), facts)
 
 
 @data_app.command
@@ -61,22 +58,23 @@ def check(
     device: Device = "auto",
     settings: Annotated[DataFlags, Parameter(name="*")] = DataFlags(),  # noqa: B008  frozen
 ) -> None:
-    """Look for defects: unreadable images, duplicates, leaks, label conflicts, slips, rare classes, odd images.
+    """Look for unreadable, duplicate and unusual images, leaks, wrong or contradictory labels, and rare classes.
 
-    Exit code 0: nothing serious; 1: a finding that would stop or spoil training or scores; 2: bad input.
+    Exit code 0: nothing serious; 1: a finding that stops training or distorts scores; 2: bad input.
 
     Parameters
     ----------
     out
         Also write all findings to this JSON file.
     backbone
-        Compare unlabeled with labeled images by this timm model; by colours and edges if not given.
+        The timm model whose features compare unlabeled with labeled images; by default colours and edges do.
     weights
-        Of the backbone: pretrained (if not given), offline (tf_efficientnet_lite0) or a file.
+        Of the backbone: pretrained (the default), offline (tf_efficientnet_lite0) or a file.
     image_size
         Side of the square the backbone sees, in pixels.
     """
     from percentmatch.console.progress import Counting
+    from percentmatch.console.tables import show_findings
     from percentmatch.data.checks.check import SIDE, check_data
     from percentmatch.files import write_json
 
@@ -88,10 +86,9 @@ def check(
     size = max(SIDE, image_size) if backbone else SIDE
     given = DataSettings.from_dict(gather(DataSettings, settings, config=config, preset=preset))
     found = check_data(given, embed=embed, size=size, counting=Counting)
-    _show_findings(found, out)
+    show_findings(found, out)
     if out:
-        _make_folder_of(out)
-        write_json(out, found)
+        write_json(_with_folder(out), found)
     if found["serious"]:
         raise SystemExit(1)
 
@@ -118,11 +115,10 @@ def split(
         raise UserError(f"'{out}' is already there; choose another --out")
     source = _open(settings, config, preset)
     check_classes(source.settings, source.images)
-    parts = split_manifest(source.settings, source.images)
-    _make_folder_of(out)
-    write_atomic(out, parts.to_json().encode())
+    drawn = split_manifest(source.settings, source.images)
+    write_atomic(_with_folder(out), drawn.to_json().encode())
     names = ("labeled", "unlabeled", "validation", "test")
-    print("  ".join(f"{name} {len(getattr(parts, name))}" for name in names), f" digest {parts.digest}")
+    print("  ".join(f"{name} {len(getattr(drawn, name))}" for name in names), f" digest {drawn.digest}")
     print(f"split file  {out}")
 
 
@@ -139,19 +135,19 @@ def shard(
 ) -> None:
     """Write images into tar shards (WebDataset), in a random order, for `train --unlabeled`.
 
-    Those of --unlabeled alone, or all that the settings name, with their labels. The same command goes on where it was
-    stopped.
+    The images of --unlabeled alone, or all images of the settings, with their labels. After an interruption, the same
+    command continues.
 
     Parameters
     ----------
     out
-        The folder of the shards: new, or one to go on with.
+        The folder of the shards: new, or one to continue.
     shard_mb
-        Megabytes of a shard.
+        Size of a shard in megabytes.
     images_per_shard
-        Images of a shard, instead.
+        Number of images in a shard, instead of its size.
     workers
-        Shards written at a time; if not given, as many as there are cores.
+        Shards written at the same time; by default as many as there are cores.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.data import read_manifest, unlabeled_manifest, write_shards
@@ -181,25 +177,24 @@ def shard(
 
 
 def _open(flags: Any, config: Path | None, preset: str | None) -> "Source":
-    """The data that is named; says which images are not looked at."""
+    """The data that the settings name; prints which images are not counted."""
     from percentmatch.data import open_data
     from percentmatch.data.pixels.load import print_to_stderr
 
     source = open_data(DataSettings.from_dict(gather(DataSettings, flags, config=config, preset=preset)))
     if source.shards:
-        print_to_stderr(
-            f"not looked at: {len(source.shards):,} unlabeled images in shards, which are streamed in training"
-        )
+        print_to_stderr(f"{len(source.shards):,} unlabeled images in shards are not counted; training streams them")
     return source
 
 
-def _make_folder_of(file: Path) -> None:
+def _with_folder(file: Path) -> Path:
+    """The file, once there is a folder for it."""
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(
-            f"cannot make the folder '{file.parent}': {error.strerror or error}; choose another --out"
-        ) from error
+        reason = error.strerror or error
+        raise UserError(f"cannot make the folder '{file.parent}': {reason}; choose another --out") from error
+    return file
 
 
 def _embedder(backbone: str, weights: str, image_size: int, device: str) -> Callable[["Tensor"], "Tensor"]:
@@ -211,40 +206,13 @@ def _embedder(backbone: str, weights: str, image_size: int, device: str) -> Call
     from percentmatch.distributed.device import pick_device
     from percentmatch.models import build_classifier
 
-    place = pick_device(device)
+    chosen = pick_device(device)
     model = build_classifier(backbone, num_classes=1, head="linear", image_size=image_size, weights=weights)
-    model = model.to(place).eval()
+    model = model.to(chosen).eval()
 
     @torch.inference_mode()
     def embed(pixels: "Tensor") -> "Tensor":
-        parts = [model.read(resize(part.to(place), image_size, model.mean, model.std)) for part in pixels.split(64)]
-        return F.normalize(torch.cat(parts).float(), dim=1).cpu()
+        batches = (resize(batch.to(chosen), image_size, model.mean, model.std) for batch in pixels.split(64))
+        return F.normalize(torch.cat([model.read(batch) for batch in batches]).float(), dim=1).cpu()
 
     return embed
-
-
-def _show_findings(found: dict[str, Any], out: Path | None) -> None:
-    """One row for each finding, then the first few places of each."""
-    from rich.console import Console
-    from rich.markup import escape
-    from rich.table import Table
-
-    console = Console()
-    parts = "  ".join(f"{part} {count:,}" for part, count in (found["parts"] or {}).items())
-    console.print(f"{found['images']:,} images  {parts}", highlight=False)
-    table = Table("level", "check", box=None, padding=(0, 2, 0, 0))
-    table.add_column("count", justify="right")
-    table.add_column("what")
-    for finding in found["findings"]:
-        table.add_row(finding["level"], finding["check"], f"{finding['count']:,}", escape(visible(finding["text"])))
-    console.print(table if found["findings"] else "nothing found")
-    for finding in found["findings"]:
-        items = finding["items"]
-        if items:
-            print(f"\n{finding['check']}")
-        for item in items[:SHOWN]:
-            print(visible(f"  {item['text']}"))
-        if len(items) > SHOWN:
-            print(f"  and {len(items) - SHOWN} more{f', all in {out}' if out else ': --out FILE.json lists all'}")
-    for sentence in found["not_checked"]:
-        print(f"\nnot checked: {sentence}")

@@ -23,13 +23,19 @@ ConfigFile = Annotated[
     Path | None, Parameter(group="Run", help="A YAML file of settings, such as a run's config.yaml.")
 ]
 Preset = Annotated[str | None, Parameter(group="Run", help=f"A named set of settings: {', '.join(PRESETS)}.")]
+RunFolder = Annotated[Path, Parameter(help="The run folder.")]
+ModelPath = Annotated[Path, Parameter(help="A run folder, an exported folder or a model.safetensors.")]
+ImagesFolder = Annotated[
+    Path | None,
+    Parameter(help="The folder that the paths in --labels are relative to; by default the folder of that file."),
+]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda or cuda:N.")]
 Moved = Annotated[
     list[str] | None,
     Parameter(
         name="--set",
         negative="",
-        help="NAME=PATH, where the run's own data is now if it was moved: root, labels or images; may be repeated.",
+        help="NAME=PATH of root, labels or images, if the run's own data was moved; may be repeated.",
     ),
 ]
 

@@ -1,4 +1,4 @@
-"""The verbs that use a trained model: score, predict, serve, calibrate, export."""
+"""The commands that use a trained model: score, predict, serve, calibrate, export."""
 
 import sys
 from pathlib import Path
@@ -6,17 +6,17 @@ from typing import Annotated, Literal
 
 from cyclopts import Parameter
 
-from percentmatch.cli.flags import Device, Moved, read_pairs
+from percentmatch.cli.flags import Device, ImagesFolder, ModelPath, Moved, RunFolder, read_pairs
 from percentmatch.errors import UserError
 
 
 def evaluate(
-    run: Path,
+    run: RunFolder,
     *,
     part: Literal["test", "validation"] | None = None,
     moved: Moved = None,
     labels: Path | None = None,
-    images: Path | None = None,
+    images: ImagesFolder = None,
     skip_bad_images: bool = False,
     device: Device = "auto",
 ) -> None:
@@ -24,16 +24,12 @@ def evaluate(
 
     Parameters
     ----------
-    run
-        The run folder.
     part
-        Which of the run's own images; test if not given.
+        Which of the run's own images; by default test.
     labels
         Score all rows of this file of labels, in any format that train reads, instead of the run's own images.
-    images
-        The folder that the paths in --labels begin at; by default the folder of that file.
     skip_bad_images
-        List images of --labels that cannot be read and go on without them.
+        List images of --labels that cannot be read, and continue without them.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.use.evaluate import score_files, score_run, show_scores
@@ -52,7 +48,7 @@ def evaluate(
 
 
 def predict(
-    model: Path,
+    model: ModelPath,
     *sources: Path,
     out: Path | None = None,
     format: Literal["csv", "jsonl"] | None = None,
@@ -60,24 +56,22 @@ def predict(
     skip_bad_images: bool = False,
     device: Device = "auto",
 ) -> None:
-    """Write the labels decided on and the probability of every class for each image, as CSV or JSON Lines.
+    """Write the predicted labels and the probability of every class for each image, as CSV or JSON Lines.
 
-    Images that cannot be read are listed, the others are done; the exit code is then 1.
+    Images that cannot be read are listed and left out; the exit code is then 1.
 
     Parameters
     ----------
-    model
-        A run folder, an exported folder or a model.safetensors.
     sources
         Images, folders of images, or text files with one path a line.
     out
-        The file; without it the table is printed.
+        The file to write; by default the table is printed.
     format
-        csv or jsonl; without it that of the suffix of --out, else csv.
+        csv or jsonl; by default the suffix of --out decides, else csv.
     raw
-        The network's own probabilities instead of the calibrated ones. Labels stay the same.
+        Write uncalibrated probabilities. The labels stay the same.
     skip_bad_images
-        Images that cannot be read are no failure: exit code 0.
+        Exit with code 0 even if images cannot be read.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.use.predict import predict
@@ -93,7 +87,7 @@ def predict(
 
 
 def serve(
-    model: Path,
+    model: ModelPath,
     *,
     host: str = "127.0.0.1",
     port: int = 8000,
@@ -101,20 +95,18 @@ def serve(
     max_mb: float = 20,
     device: Device = "auto",
 ) -> None:
-    """Open a trained model to a browser, and to programs by POST /predict, until Ctrl-C.
+    """Serve a trained model to browsers, and to programs by POST /predict, until Ctrl-C.
 
     Parameters
     ----------
-    model
-        A run folder, an exported folder or a model.safetensors.
     host
-        The address to listen at; by default this machine alone can use it.
+        The address to listen on; by default only this machine can connect.
     port
-        0 picks a free one.
+        0 chooses a free one.
     site
-        The name, and the port if it is not the usual one, of a web server that stands in front.
+        The host name, and the port if it is not the default, of a reverse proxy in front.
     max_mb
-        The largest upload, in MB.
+        The largest upload in megabytes.
     """
     from percentmatch.serve import serve
 
@@ -128,10 +120,10 @@ def calibrate(
     recall: float | None = None,
     moved: Moved = None,
     labels: Path | None = None,
-    images: Path | None = None,
+    images: ImagesFolder = None,
     device: Device = "auto",
 ) -> None:
-    """Calibrate a finished run's probabilities and choose its thresholds anew, from its validation images.
+    """Calibrate a finished run's probabilities and choose new thresholds on its validation images.
 
     Parameters
     ----------
@@ -143,8 +135,6 @@ def calibrate(
         Choose thresholds that reach this recall with the best precision.
     labels
         Use all rows of this file of labels, in any format that train reads, instead of the run's validation images.
-    images
-        The folder that the paths in --labels begin at; by default the folder of that file.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.use.calibrate import recalibrate, show_decisions

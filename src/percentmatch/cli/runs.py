@@ -1,21 +1,21 @@
-"""The verbs that explain runs: report, compare, suggest."""
+"""The commands that explain runs: report, compare, suggest."""
 
 from pathlib import Path
 from typing import Literal
 
-from percentmatch.cli.flags import Device, Moved, read_pairs
+from percentmatch.cli.flags import Device, Moved, RunFolder, read_pairs
 from percentmatch.errors import UserError
 
 
 def report(*runs: Path, out: Path, images: bool = True, moved: Moved = None, device: Device = "auto") -> None:
-    """Write one HTML page about a run, or about several and their differences.
+    """Write one HTML page about a run, or about several runs and their differences.
 
     Parameters
     ----------
     runs
-        Run folders, finished or not. Several are compared with the first.
+        Run folders, finished or not. The others are compared with the first.
     out
-        The page, a file that ends in .html. It holds all it shows and loads nothing.
+        The page, a file that ends in .html. It contains everything it shows and loads no other file.
     images
         Score each run's images for intervals, calibration and pictures; --no-images reads the log only.
     """
@@ -28,7 +28,7 @@ def report(*runs: Path, out: Path, images: bool = True, moved: Moved = None, dev
 
 
 def compare(
-    run: Path,
+    run: RunFolder,
     other: Path | None = None,
     *,
     part: Literal["test", "validation"] | None = None,
@@ -37,20 +37,18 @@ def compare(
     moved: Moved = None,
     device: Device = "auto",
 ) -> None:
-    """Did the unlabeled images help? Compare a run with its supervised twin, which is trained first, or with another.
+    """Compare a run with its supervised baseline, which is trained first, or with another run.
 
     Parameters
     ----------
-    run
-        The run folder.
     other
-        A run on the same images to compare it with.
+        Another run on the same images, instead of the baseline.
     part
-        Which of the runs' images; test where there are such, else validation.
+        The images to compare on; by default test if there are any, else validation.
     out
-        The folder of the supervised twin; RUN-supervised if not given. A broken twin is continued, a finished one kept.
+        The folder of the supervised baseline; by default RUN-supervised. An interrupted baseline is continued.
     json
-        Write all numbers to this file, too.
+        Also write all numbers to this file.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.files import write_json
@@ -65,17 +63,15 @@ def compare(
         write_json(json, found)
 
 
-def suggest(run: Path, *, out: Path, number: int = 100, moved: Moved = None, device: Device = "auto") -> None:
+def suggest(run: RunFolder, *, out: Path, number: int = 100, moved: Moved = None, device: Device = "auto") -> None:
     """List the unlabeled images of a run that are most worth labeling next, as a CSV file to fill in.
 
     Parameters
     ----------
-    run
-        The run folder.
     out
-        The list, a new file with the columns of the run's own --labels, else image,labels.
+        The list, a new file with the columns of the run's own --labels, or else image,labels.
     number
-        How many images.
+        Number of images to list.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.use.suggest import show_suggestions, suggest

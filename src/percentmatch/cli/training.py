@@ -1,4 +1,4 @@
-"""The verbs that train: one run, a pretraining, a grid of runs, the demo; and the list of methods."""
+"""The commands that train: one run, a pretraining, a grid of runs, the demo; and the list of methods."""
 
 from pathlib import Path
 from typing import Annotated
@@ -13,12 +13,12 @@ from percentmatch.settings.pretraining import PretrainSettings
 
 
 def demo(*, out: Path = Path("runs/demo"), seed: int = 0, device: Device = "auto") -> None:
-    """Train supervised, FixMatch and PercentMatch on made-up scenes with few labels, and compare them.
+    """Train supervised, FixMatch and PercentMatch on generated scenes with few labels, and compare them.
 
     Parameters
     ----------
     out
-        Folder of the three runs. Finished runs found there are shown, broken ones continued.
+        Folder of the three runs. Finished runs found there are shown, interrupted ones continued.
     seed
         Chooses the labeled images, the initial weights and the order of training.
     """
@@ -38,10 +38,10 @@ def train(
     wandb: Annotated[bool, Parameter(group="Run", negative="")] = False,
     settings: Annotated[ConfigFlags, Parameter(name="*")] = ConfigFlags(),  # noqa: B008  frozen
 ) -> None:
-    """Train a classifier. Settings come from flags, then --config, then --preset.
+    """Train a classifier. Flags override the file --config, which overrides --preset.
 
-    For your own data, the rest is chosen by its amount and by the machine, and printed; with a preset, for made-up
-    scenes and in Python, the rest are the paper's values.
+    What is not set is chosen for the amount of your data and for the machine, and printed; with a preset or with
+    generated scenes, it has the paper's value.
 
     Parameters
     ----------
@@ -52,9 +52,9 @@ def train(
     option
         NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
     tensorboard
-        Write losses, rates and validation scores for TensorBoard, too, into OUT/tensorboard.
+        Also write losses, learning rates and validation scores for TensorBoard, to OUT/tensorboard.
     wandb
-        Log them to Weights & Biases, too. WANDB_MODE=offline keeps them here.
+        Also log them to Weights & Biases; with WANDB_MODE=offline they stay on this machine.
     """
     from percentmatch.console.tables import percent
     from percentmatch.runs.run_folder import RunFolder
@@ -86,7 +86,7 @@ def pretrain(
     config: ConfigFile = None,
     settings: Annotated[PretrainFlags, Parameter(name="*")] = PretrainFlags(),  # noqa: B008  frozen
 ) -> None:
-    """Pretrain a backbone on the images to learn from, without labels, for `train --weights`.
+    """Pretrain a backbone on the training images, without labels, for `train --weights`.
 
     Parameters
     ----------
@@ -118,18 +118,18 @@ def benchmark(
     only: Annotated[list[str] | None, Parameter(negative="")] = None,
     set: Annotated[list[str] | None, Parameter(negative="")] = None,
 ) -> None:
-    """Train the grid of runs that a file plans, and write one results file.
+    """Train the grid of runs that a file describes, and write one file of results.
 
     Parameters
     ----------
     file
         A YAML file with any of preset, settings, warm_start, runs, grid and seeds.
     out
-        Folder of the runs. Finished runs found there are kept, broken ones continued.
+        Folder of the runs. Finished runs found there are kept, interrupted ones continued.
     minutes
-        Begin no second run that would not end within so many; the same command goes on later.
+        Begin no run that would not end within so many minutes, but the first; the same command continues later.
     only
-        Begin only runs whose names match, such as "*-seed1", so that machines can share a grid; may be repeated.
+        Train only the runs whose names match, such as "*-seed1", so that machines can share a grid; may be repeated.
     set
         NAME=VALUE, a setting for all runs, such as root=/data/coco; may be repeated.
     """
@@ -148,6 +148,22 @@ def methods(name: str | None = None) -> None:
     name
         A method.
     """
-    from percentmatch.cli.method_tables import show_method, show_methods
+    from rich.table import Table
 
-    show_method(name) if name else show_methods()
+    from percentmatch.console.tables import show
+    from percentmatch.methods import METHODS, method_row, options_of
+
+    if name:
+        print(f"{name}: {method_row(name).summary}\n")
+        advice = "Set one with --option NAME=VALUE, or under `options:` in a config file."
+        table = Table("option", "default", "meaning", box=None)
+        for option in options_of(name).values():
+            choices = f" \\[{' | '.join(option.choices)}]" if option.choices else ""
+            table.add_row(option.name, str(option.default), option.help + choices)
+    else:
+        advice = "The options of a method: percentmatch methods NAME"
+        table = Table("method", "what it does", box=None)
+        for method, row in METHODS.items():
+            table.add_row(method, row.summary)
+    show(table)
+    print(f"\n{advice}")

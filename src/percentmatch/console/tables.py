@@ -1,6 +1,7 @@
 """Tables for the terminal."""
 
 import sys
+from pathlib import Path
 from typing import Any
 
 from rich.console import Console
@@ -10,6 +11,7 @@ from rich.table import Table
 from percentmatch.errors import visible
 
 MOST_ROWS = 1000
+MOST_ITEMS = 5  # of a finding
 WIDE = 160  # columns of a table that goes to a file or another program
 
 
@@ -67,3 +69,26 @@ def show_stats(facts: dict[str, Any]) -> None:
         print("\nMost often together:")
     for count, a, b in sorted(pairs, reverse=True)[:10]:
         print(visible(f"  {names[b]} and {names[a]}: {count:,}"))
+
+
+def show_findings(found: dict[str, Any], out: Path | None) -> None:
+    """What `check_data` found: a row for each finding, then its first few items."""
+    subsets = "  ".join(f"{name} {count:,}" for name, count in (found["parts"] or {}).items())
+    print(f"{found['images']:,} images  {subsets}")
+    table = Table("level", "check", box=None, padding=(0, 2, 0, 0))
+    table.add_column("count", justify="right")
+    table.add_column("what")
+    for finding in found["findings"]:
+        table.add_row(finding["level"], finding["check"], f"{finding['count']:,}", cell(finding["text"]))
+    Console().print(table if found["findings"] else "nothing found")
+    for finding in found["findings"]:
+        items = finding["items"]
+        if items:
+            print(f"\n{finding['check']}")
+        for item in items[:MOST_ITEMS]:
+            print(visible(f"  {item['text']}"))
+        if len(items) > MOST_ITEMS:
+            rest = f"all in {out}" if out else "--out FILE.json lists all"
+            print(f"  and {len(items) - MOST_ITEMS} more; {rest}")
+    for sentence in found["not_checked"]:
+        print(f"\nnot checked: {sentence}")

@@ -11,16 +11,5 @@ from percentmatch.labelers.priormatch import PriorMatch
 from percentmatch.labelers.softmatch import SoftMatch
 from percentmatch.labelers.uda import UDA
 
-__all__ = [
-    "UDA",
-    "AdaMatch",
-    "Dash",
-    "FixedThreshold",
-    "FlexMatch",
-    "FreeMatch",
-    "Labeler",
-    "PercentMatch",
-    "PriorMatch",
-    "SoftMatch",
-    "select",
-]
+__all__ = ["UDA", "AdaMatch", "Dash", "FixedThreshold", "FlexMatch", "FreeMatch", "Labeler", "PercentMatch"]
+__all__ += ["PriorMatch", "SoftMatch", "select"]

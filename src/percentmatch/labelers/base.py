@@ -2,6 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any, Literal, get_args
 
 import torch
@@ -34,8 +35,9 @@ class Labeler(nn.Module, ABC):
         check_weight(weight=weight)
         check_pool(self, facts)
         self.task: Task = check_task(task)
-        weights = torch.full((facts.num_classes,), weight, dtype=torch.float32)
-        self.register_buffer("weights", weights, persistent=False)  # (c,)
+        c = facts.num_classes
+        self.chance = 1 / c if task == "single-label" else 0.5  # the least probability of a likelier answer
+        self.register_buffer("weights", torch.full((c,), weight, dtype=torch.float32), persistent=False)  # (c,)
         self.register_buffer("unseen", facts.unseen, persistent=False)  # (c,)
 
     @abstractmethod
@@ -51,6 +53,16 @@ class Labeler(nn.Module, ABC):
         if unseen_classes == "off":
             self.weights.masked_fill_(self.unseen, 0.0)
 
+    def thresholded(self, weak: Tensor, upper: Tensor, lower: Tensor, weights: Tensor | None = None) -> PseudoLabels:
+        """Eq. 1 for scores (u, c) and thresholds (c,) that may be equal; an unseen class gets no positives.
+
+        With one label an image the lower threshold is 0. `weights` are the usual ones if not given.
+        """
+        upper = upper.masked_fill(self.unseen, torch.inf)
+        lower = torch.zeros_like(upper) if self.task == "single-label" else lower
+        pseudo = select(weak, upper, lower, self.weights if weights is None else weights, self.task, meet=True)
+        return replace(pseudo, gap=upper - lower)
+
     @classmethod
     def gap_gate(cls, options: Mapping[str, Any]) -> tuple[float, float] | None:
         """The threshold gaps between which a class's weight rises with these options, of which none is left out."""
@@ -62,15 +74,14 @@ def select(
 ) -> PseudoLabels:
     """Eq. 1: scores (u, c) above `upper` (c,) become positives, those below `lower` (c,) negatives.
 
-    A class whose thresholds are crossed selects nothing; with `meet`, thresholds may be equal. With one label an image,
-    the whole row is kept if its largest score exceeds that class's upper threshold, and `lower` plays no part.
+    A class whose lower threshold is not below its upper one selects nothing; with `meet`, they may be equal. With one
+    label an image, the whole row counts if its largest score exceeds that class's upper threshold; `lower` is not used.
     """
     weak = weak.float()
     if task == "single-label":
         best = weak.argmax(dim=1, keepdim=True)  # (u, 1)
         targets = torch.zeros_like(weak).scatter_(1, best, 1.0)  # (u, c)
-        kept = weak.gather(1, best) > upper[best]  # (u, 1)
-        mask = kept.expand_as(weak).float()
+        mask = (weak.gather(1, best) > upper[best]).expand_as(weak).float()
     else:
         positive, negative = weak > upper, weak < lower  # (u, c)
         targets = positive.float()
@@ -100,6 +111,14 @@ def confidence(scores: Tensor, task: Task) -> Tensor:
     return torch.maximum(scores, 1 - scores)
 
 
+def labeled_scores(scores: Scores) -> tuple[Tensor, Tensor]:
+    """The scores of the labeled images, and how much of each label is known: (b, c) each."""
+    if scores.labeled is None:
+        raise UserError("this method learns from the scores of labeled images: give Scores its labeled")
+    labeled = scores.labeled.float()
+    return labeled, torch.ones_like(labeled) if scores.known is None else scores.known.float()
+
+
 def align(weak: Tensor, mean: Tensor, wanted: Tensor, task: Task) -> Tensor:
     """Scores (u, c) whose odds are moved by those of a `wanted` mean (c,) over the present one (c,): (u, c).
 
@@ -114,21 +133,19 @@ def align(weak: Tensor, mean: Tensor, wanted: Tensor, task: Task) -> Tensor:
     return present / (present + absent)
 
 
-def check_pool(part: Any, facts: Facts) -> None:
+def check_pool(learner: Any, facts: Facts) -> None:
     """Refuse a stream for a labeler or method that needs a pool."""
-    if part.needs_pool and facts.num_unlabeled is None:
-        raise UserError(
-            f"{type(part).__name__} keeps a row for each unlabeled image, so it needs a pool, not a stream; choose "
-            "another --method, such as mean_teacher or fixmatch"
-        )
+    if learner.needs_pool and facts.num_unlabeled is None:
+        name = type(learner).__name__
+        raise UserError(f"{name} needs a pool, not a stream; choose another --method, such as mean_teacher or fixmatch")
 
 
 def check_choice(kind: Any, **options: str) -> None:
-    """Refuse options that are none of the words of a Literal."""
-    words = [f"'{word}'" for word in get_args(kind)]
+    """Refuse options that are none of the choices of a Literal."""
+    choices = [f"'{choice}'" for choice in get_args(kind)]
     for name, value in options.items():
         if value not in get_args(kind):
-            raise UserError(f"{name} must be {', '.join(words[:-1])} or {words[-1]}, not '{value}'")
+            raise UserError(f"{name} must be {', '.join(choices[:-1])} or {choices[-1]}, not '{value}'")
 
 
 def check_between(low: float, high: float, **options: float) -> None:

@@ -1,14 +1,13 @@
 """Dash: a bound on the loss of a pseudo-label, which starts at the labeled images' and shrinks."""
 
 import math
-from dataclasses import replace
 
 import torch
 from torch import Tensor
 
 from percentmatch.distributed.group import StepSums
 from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, check_between, check_weight, confidence, select
+from percentmatch.labelers.base import Labeler, check_between, check_weight, confidence, labeled_scores
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 PASSES = 10  # over the unlabeled images, between two falls of the bound
@@ -50,9 +49,7 @@ class Dash(Labeler):
         check_between(0, 10**9, decay_steps=decay_steps)
         if decay_steps == 0:
             if not facts.num_unlabeled or not facts.unlabeled_batch:
-                raise UserError(
-                    "dash cannot count passes over a stream or with an unknown unlabeled_batch: set decay_steps"
-                )
+                raise UserError("dash cannot count passes over a stream or an unknown unlabeled_batch: set decay_steps")
             decay_steps = math.ceil(PASSES * facts.num_unlabeled / facts.unlabeled_batch)
         self.factor, self.decay, self.lowest = factor, decay, lowest
         self.first_step, self.decay_steps = warmup_steps, decay_steps
@@ -67,21 +64,18 @@ class Dash(Labeler):
         least = (-bound).exp()  # () -log q < rho
         if self.task == "multi-label":
             least = least.clamp(min=0.5)
-        upper = least.expand(len(self.unseen)).masked_fill(self.unseen, torch.inf)  # (c,)
-        lower = torch.zeros_like(upper) if self.task == "single-label" else (1 - least).expand_as(upper)
+        upper = least.expand_as(self.weights)  # (c,)
         started = self.steps_learnt >= self.first_step
-        pseudo = select(scores.weak, upper, lower, self.weights * started, self.task, meet=True)
+        pseudo = self.thresholded(scores.weak, upper, 1 - upper, self.weights * started)
         if self.training:
             self._learn(scores)
-        return replace(pseudo, gap=upper - lower)
+        return pseudo
 
     @torch.no_grad()
     def _learn(self, scores: Scores) -> None:
         """Take a step's labeled images into the first bound until the warm-up's end."""
-        if scores.labeled is None:
-            raise UserError("dash learns its first bound from labeled images: give Scores its labeled")
-        loss = -confidence(scores.labeled, self.task).log()  # (b, c)
-        known = torch.ones_like(loss) if scores.known is None else scores.known.float()
+        labeled, known = labeled_scores(scores)
+        loss = -confidence(labeled, self.task).log()  # (b, c)
         sums = self._sums.add(torch.stack([(loss * known).sum(), known.sum()]), last=scores.last)  # (2,)
         if sums is None:
             return

@@ -4,7 +4,6 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from torch import Tensor
 
 from percentmatch.errors import UserError
 from percentmatch.labelers.base import Labeler, check_choice, select
@@ -22,9 +21,6 @@ class FixedThreshold(Labeler):
     weight: of the unlabeled loss
     """
 
-    upper: Tensor
-    lower: Tensor
-
     def __init__(
         self,
         facts: Facts,
@@ -38,12 +34,9 @@ class FixedThreshold(Labeler):
         check_choice(Variant, variant=variant)
         if not 0.5 < threshold < 1:
             raise UserError(f"threshold must lie between 0.5 and 1, not {threshold}")
-        c = facts.num_classes
-        upper = torch.full((c,), threshold).masked_fill(facts.unseen, torch.inf)
-        lower = torch.zeros(c) if variant == "paper" else torch.full((c,), 1 - threshold)
-        self.register_buffer("upper", upper, persistent=False)
-        self.register_buffer("lower", lower, persistent=False)
+        self.threshold, self.lowest = threshold, 0.0 if variant == "paper" else 1 - threshold
 
     def forward(self, scores: Scores) -> PseudoLabels:
-        pseudo = select(scores.weak, self.upper, self.lower, self.weights, self.task)
-        return replace(pseudo, gap=self.upper - self.lower)
+        upper = torch.full_like(self.weights, self.threshold).masked_fill(self.unseen, torch.inf)
+        lower = torch.full_like(self.weights, self.lowest)
+        return replace(select(scores.weak, upper, lower, self.weights, self.task), gap=upper - lower)

@@ -1,13 +1,11 @@
 """FlexMatch: a class's thresholds rise with the number of images of the pool it is sure of."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from percentmatch.distributed.group import StepRows
 from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, check_between, select
+from percentmatch.labelers.base import Labeler, check_between
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 
@@ -33,23 +31,20 @@ class FlexMatch(Labeler):
         check_between(0.5, 1, threshold=threshold)
         self.threshold = threshold
         n, c = facts.num_unlabeled or 0, facts.num_classes
-        self.floor = 1 / c if task == "single-label" else 0.5  # no likelier answer is less probable
         self._rows = StepRows()
-        shares = torch.stack([facts.prevalence, facts.negative_ratio])  # (2, c) pi and 1 - pi
+        fractions = torch.stack([facts.prevalence, facts.negative_ratio])  # (2, c) pi and 1 - pi
         self.register_buffer("memory", torch.zeros(n, c, dtype=torch.uint8))  # (N, c)
-        self.register_buffer("expected", (n * shares).float(), persistent=False)
+        self.register_buffer("expected", (n * fractions).float(), persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         counts = torch.stack([(self.memory == 1).sum(dim=0), (self.memory == 2).sum(dim=0)])  # (2, c) sigma
-        share = counts / self.expected.clamp(min=1e-6)
-        beta = torch.where(self.expected > 0, share, 1.0).clamp(max=1)  # nothing expected: the full threshold
-        reach = (self.threshold - self.floor) * beta / (2 - beta)  # (2, c) the convex map M
-        upper = (self.floor + reach[0]).masked_fill(self.unseen, torch.inf)
-        lower = torch.zeros_like(upper) if self.task == "single-label" else self.floor - reach[1]
-        pseudo = select(scores.weak, upper, lower, self.weights, self.task, meet=True)
+        fraction = counts / self.expected.clamp(min=1e-6)
+        beta = torch.where(self.expected > 0, fraction, 1.0).clamp(max=1)  # nothing expected: the full threshold
+        reach = (self.threshold - self.chance) * beta / (2 - beta)  # (2, c) the convex map M
+        pseudo = self.thresholded(scores.weak, self.chance + reach[0], self.chance - reach[1])
         if self.training:
             self._learn(scores)
-        return replace(pseudo, gap=upper - lower)
+        return pseudo
 
     @torch.no_grad()
     def _learn(self, scores: Scores) -> None:
@@ -66,9 +61,8 @@ class FlexMatch(Labeler):
         rows = self._rows.add(torch.cat([scores.index[:, None], votes], dim=1), last=scores.last)
         if rows is None:
             return
-        index, votes = rows[:, 0], rows[:, 1:].float()  # of all parts and ranks
+        index, votes = rows[:, 0], rows[:, 1:].float()  # of all micro-batches and ranks
         same = (index[:, None] == index).float()  # (u, u)
-        said = same @ votes  # (u, c) alike in all rows of an image
-        old = self.memory[index]
-        new = torch.where(said > 0, 1, torch.where(said < 0, 2, old))
-        self.memory[index] = new.to(torch.uint8)
+        majority = same @ votes  # (u, c) equal in all rows of an image
+        answer = torch.where(majority > 0, 1, torch.where(majority < 0, 2, self.memory[index]))
+        self.memory[index] = answer.to(torch.uint8)

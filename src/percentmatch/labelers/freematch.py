@@ -1,12 +1,10 @@
 """FreeMatch: thresholds that follow the model's own confidence, and a term that keeps rare answers alive."""
 
-from dataclasses import replace
-
 import torch
 from torch import Tensor
 
 from percentmatch.distributed.group import StepSums, sum_over_ranks, sum_with_gradient
-from percentmatch.labelers.base import Labeler, check_between, check_weight, select
+from percentmatch.labelers.base import Labeler, check_between, check_weight
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 
@@ -43,20 +41,18 @@ class FreeMatch(Labeler):
         self._sums = StepSums()
         self.register_buffer("certainty", torch.full((g, 1), 1 / a))  # t, mean q
         self.register_buffer("mean", torch.full((g, a), 1 / a))  # m, mean p of each answer
-        self.register_buffer("histogram", torch.full((g, a), 1 / a))  # h, share of images with each likelier answer
+        self.register_buffer("histogram", torch.full((g, a), 1 / a))  # h, fraction of images with each likelier answer
 
     def forward(self, scores: Scores) -> PseudoLabels:
         thresholds = self.certainty * self.mean / self.mean.amax(dim=1, keepdim=True)  # (g, a) t m / max(m)
         if self.task == "single-label":
-            upper, lower = thresholds[0], torch.zeros_like(thresholds[0])  # (c,)
+            upper, absent = thresholds[0], thresholds[0]  # (c,)
         else:
-            present, absent = thresholds.clamp(min=0.5).unbind(dim=1)  # the likelier answer has at least .5
-            upper, lower = present, 1 - absent  # (c,)
-        upper = upper.masked_fill(self.unseen, torch.inf)
-        pseudo = select(scores.weak, upper, lower, self.weights, self.task, meet=True)
+            upper, absent = thresholds.clamp(min=0.5).unbind(dim=1)  # the likelier answer has at least .5
+        pseudo = self.thresholded(scores.weak, upper, 1 - absent)
         if self.training:
             self._learn(scores)
-        return replace(pseudo, gap=upper - lower)
+        return pseudo
 
     @torch.no_grad()
     def _learn(self, scores: Scores) -> None:
@@ -66,7 +62,7 @@ class FreeMatch(Labeler):
         if sums is None:
             return
         mean, histogram, certainty = sums.split([self.mean.shape[1], self.mean.shape[1], 1], dim=1)
-        num_images = histogram.sum(dim=1, keepdim=True)  # of all parts and ranks
+        num_images = histogram.sum(dim=1, keepdim=True)  # of all micro-batches and ranks
         for state, total in ((self.mean, mean), (self.histogram, histogram), (self.certainty, certainty)):
             state.lerp_(torch.where(num_images > 0, total / num_images, state), 1 - self.momentum)
 

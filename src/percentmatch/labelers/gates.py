@@ -1,4 +1,4 @@
-"""What lets a class in: a measure of how well the model tells its images apart, and a ramp over that measure."""
+"""Gates: how well the model separates the images of a class decides how much the class weighs."""
 
 import math
 from typing import Literal
@@ -15,11 +15,11 @@ from percentmatch.records import Scores
 Measure = Literal["gap", "logit-gap", "auc", "none"]
 Range = tuple[float, float]  # of a measure: up to the first a class has no weight, from the second on the full weight
 AUC_BINS = 256  # equal in logit space whatever the loss does to the scores
-FORGOTTEN = 1e-6  # a labeled image that weighs less in the memory is no longer there
+FORGOTTEN = 1e-6  # labeled images that weigh less than this together are ignored
 
 
 class Gate:
-    """How far each class is let in (Eq. 5), by the `measure` that is chosen and the range that belongs to it."""
+    """The weight of each class (Eq. 5), by the chosen `measure` and its range."""
 
     def __init__(self, measure: Measure, *, gap: Range, logit_gap: Range, auc: Range) -> None:
         check_choice(Measure, gate=measure)
@@ -32,7 +32,7 @@ class Gate:
         self.range = {"gap": gap, "logit-gap": logit_gap, "auc": auc}.get(measure)
 
     def opened(self, upper: Tensor, lower: Tensor, labeled_auc: "LabeledAuc | None") -> Tensor:
-        """The share of the full weight that each class has, from its thresholds (c,) or its AUC: (c,) from 0 to 1."""
+        """The fraction of the full weight that each class has, by its thresholds (c,) or its AUC: (c,)."""
         if self.range is None:
             return torch.ones_like(upper)
         if labeled_auc is not None:
@@ -53,9 +53,9 @@ class LabeledAuc(nn.Module):
 
     @torch.no_grad()
     def update(self, scores: Scores) -> None:
-        """Learn from the labeled images of one batch, summed over ranks and parts; unknown labels do not count.
+        """Learn from the labeled images of one batch, summed over ranks and micro-batches; unknown labels do not count.
 
-        A mixed image counts as far as it leans to one side: one that is half of each is neither.
+        A mixed image counts by how far its target is from one half, which counts as neither.
         """
         if scores.labeled is None or scores.targets is None:
             raise UserError("gate 'auc' learns from labeled images: give Scores its labeled and targets")

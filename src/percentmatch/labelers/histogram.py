@@ -68,12 +68,11 @@ class ScoreHistogram(nn.Module):
     def update(self, scores: Tensor, *, last: bool = True) -> None:
         """Learn from one batch of scores (u, c) with u > 0, summed over ranks.
 
-        A batch may come in parts; it is learnt as one when its `last` part is there.
+        A batch may come in micro-batches; it is learnt as one when the `last` of them is there.
         """
         bin_of, _ = bins_of(scores, self.num_bins, self.bins)  # (u, c)
         ones = torch.ones_like(bin_of.T, dtype=self.mass.dtype)
-        counts = torch.zeros_like(self.mass).scatter_add_(1, bin_of.T, ones)  # (c, k)
-        counts = self._sums.add(counts, last=last)
+        counts = self._sums.add(torch.zeros_like(self.mass).scatter_add_(1, bin_of.T, ones), last=last)  # (c, k)
         if counts is None:
             return
         num_images = counts[:1].sum()  # of all ranks, the same for every class
@@ -88,7 +87,7 @@ class ScoreHistogram(nn.Module):
         return torch.where(learnt > 0, self.mass / learnt.clamp(min=1e-30), self.prior)
 
     def quantiles(self, percentiles: Tensor) -> Tensor:
-        """Scores below which the given shares of each class lie: percentiles (c, q) -> (c, q), as probabilities."""
+        """Scores below which the given fractions of each class lie: percentiles (c, q) -> (c, q), as probabilities."""
         above = self.distribution().cumsum_(dim=1)  # (c, k) P[score <= right edge], but for rounding of its end
         wanted = percentiles.to(above.dtype) * above[:, -1:]  # (c, q)
         bin_of = torch.searchsorted(above, wanted).clamp(max=self.num_bins - 1)  # (c, q)
@@ -105,16 +104,17 @@ class ScoreHistogram(nn.Module):
         """What to add to the logits of each class so that its scores have the given mean (c,), up to the bins: (c,)."""
         middle = (self.edges[:-1] + self.edges[1:]) / 2  # (k,)
         logits = middle.logit() if self.bins == "uniform" else middle
-        share = self.distribution() / self.distribution().sum(dim=1, keepdim=True)  # (c, k)
+        mass = self.distribution()
+        fraction = mass / mass.sum(dim=1, keepdim=True)  # (c, k)
         low, high = (torch.full_like(mean, side * 2 * LOGIT_RANGE) for side in (-1, 1))
         for _ in range(HALVINGS):
             half = (low + high) / 2
-            less = (share * (logits + half[:, None]).sigmoid()).sum(dim=1) < mean
+            less = (fraction * (logits + half[:, None]).sigmoid()).sum(dim=1) < mean
             low, high = torch.where(less, half, low), torch.where(less, high, half)
         return (low + high) / 2
 
     def ranks(self, scores: Tensor) -> Tensor:
-        """The share of each class that lies below the given scores, the inverse of `quantiles`: (u, c) -> (u, c)."""
+        """The fraction of each class that lies below the given scores, the inverse of `quantiles`: (u, c) -> (u, c)."""
         distribution = self.distribution()
         above = distribution.cumsum(dim=1)  # (c, k) P[score <= right edge], but for rounding of its end
         bin_of, inside = (found.T for found in bins_of(scores, self.num_bins, self.bins))  # (c, u) each

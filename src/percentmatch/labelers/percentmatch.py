@@ -2,25 +2,26 @@
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, UnseenClasses, select
+from percentmatch.labelers.base import Labeler, UnseenClasses, check_between, check_choice, select
 from percentmatch.labelers.gates import Gate, LabeledAuc, Measure
 from percentmatch.labelers.histogram import Bins, ScoreHistogram
-from percentmatch.labelers.schedules import Course, Schedule
-from percentmatch.labelers.selections import Reach, Selection
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
+
+Schedule = Literal["constant", "curriculum", "anti-curriculum", "prevalence"]
+Selection = Literal["hard", "soft"]
 
 
 class PercentMatch(Labeler):
     """Percentile thresholds and gap-gated weights, as in the paper's Algorithm 1.
 
-    upper_percentile: share of the scores that lie below the positive threshold (kappa+)
-    lower_percentile: share of the scores that lie below the negative threshold (kappa-)
+    upper_percentile: fraction of the scores that lie below the positive threshold (kappa+)
+    lower_percentile: fraction of the scores that lie below the negative threshold (kappa-)
     momentum: of the score histogram (lambda; not given in the paper)
     num_bins: of the score histogram (K; not given in the paper)
     bins: equal in probability ("uniform", the paper's) or in logit space ("logit")
@@ -33,8 +34,8 @@ class PercentMatch(Labeler):
     selection: only scores beyond the thresholds count ("hard", the paper's), or those between them count less ("soft")
     schedule: the percentiles stay ("constant", the paper's), relax from strict ones ("curriculum"), grow strict
         ("anti-curriculum"), or move until every pair is labeled at the labeled "prevalence"
-    schedule_ratio: share of the run in which a schedule moves, from its first step on
-    strict_ratio: share of the usual pairs that is selected at the strict end of a curriculum
+    schedule_ratio: fraction of the run, from its start, in which a schedule moves
+    strict_ratio: fraction of the usual pairs that is selected at the strict end of a curriculum
     gate: what a class's weight follows: its threshold "gap" (the paper's), that gap in logits ("logit-gap"), the "auc"
         of its labeled images in recent batches, or nothing ("none")
     logit_gap_start: as gap_start, for the gate "logit-gap"
@@ -65,8 +66,8 @@ class PercentMatch(Labeler):
         weight: float = 1.0,
         warmup_steps: int = 300,
         unseen_classes: UnseenClasses = "negatives",
-        selection: Reach = "hard",
-        schedule: Course = "constant",
+        selection: Selection = "hard",
+        schedule: Schedule = "constant",
         schedule_ratio: float = 0.5,
         strict_ratio: float = 0.25,
         gate: Measure = "gap",
@@ -77,17 +78,22 @@ class PercentMatch(Labeler):
     ) -> None:
         super().__init__(facts, task, weight=weight)
         if not 0 <= lower_percentile < upper_percentile <= 1:
-            raise UserError(
-                "percentiles must satisfy 0 <= lower_percentile < upper_percentile <= 1, "
-                f"not lower_percentile={lower_percentile} and upper_percentile={upper_percentile}"
-            )
+            found = f"lower_percentile={lower_percentile} and upper_percentile={upper_percentile}"
+            raise UserError(f"percentiles must satisfy 0 <= lower < upper <= 1, not {found}")
+        check_choice(Selection, selection=selection)
+        check_choice(Schedule, schedule=schedule)
+        check_between(0, 1, strict_ratio=strict_ratio)
+        if not 0 < schedule_ratio <= 1:
+            raise UserError(f"schedule_ratio must be above 0 and at most 1, not {schedule_ratio}")
+        if schedule != "constant" and facts.total_steps < 1:
+            raise UserError(f"schedule '{schedule}' needs the length of the run: give Facts its total_steps")
+        self.selection, self.schedule, self.strict_ratio = selection, schedule, strict_ratio
+        self.schedule_steps = schedule_ratio * facts.total_steps
         self.leave_out_unseen(unseen_classes)
         self.first_step = max(warmup_steps - 1, 0)  # the paper counts from t = 1
         self.gate = Gate(
             gate, gap=(gap_start, gap_full), logit_gap=(logit_gap_start, logit_gap_full), auc=(auc_start, auc_full)
         )
-        self.schedule = Schedule(schedule, schedule_ratio=schedule_ratio, strict_ratio=strict_ratio, facts=facts)
-        self.selection = Selection(selection)
         self.histogram = ScoreHistogram(
             facts.num_classes, num_bins=num_bins, momentum=momentum, bins=bins, bias_correction=bias_correction
         )
@@ -102,19 +108,17 @@ class PercentMatch(Labeler):
 
     def forward(self, scores: Scores) -> PseudoLabels:
         weak = scores.weak.detach()  # nothing is learnt through pseudo-labels
-        usual = self.upper_percentile, self.lower_percentile
-        upper, lower = self._thresholds(*usual)  # Eq. 4, from the state before this batch
+        upper, lower = self._thresholds(self.upper_percentile, self.lower_percentile)  # Eq. 4, before this batch
         gap = upper - lower  # whatever the schedule: it measures the model
         opened = self.gate.opened(upper, lower, self.labeled_auc)  # (c,)
         weights = self.weights * opened * (scores.step >= self.first_step)  # Eq. 5, after the warm-up
-        percentiles = self.schedule.at(scores.step, *usual, self.negative_ratio)
-        if percentiles:
+        percentiles = self._percentiles(scores.step)
+        if self.schedule != "constant":
             upper, lower = self._thresholds(*percentiles)
         upper = upper.masked_fill(self.unseen, torch.inf)
-        pseudo = select(weak, upper, lower, weights, self.task, meet=self.schedule.course == "prevalence")  # Eq. 1
-        if self.selection.soft:
-            ranks = self.histogram.ranks(weak)  # (u, c)
-            pseudo = self.selection.soften(pseudo, ranks, *(percentiles or usual), self.negative_ratio, self.task)
+        pseudo = select(weak, upper, lower, weights, self.task, meet=self.schedule == "prevalence")  # Eq. 1
+        if self.selection == "soft":
+            pseudo = self._soften(pseudo, self.histogram.ranks(weak), *percentiles)
         if self.training:
             self.histogram.update(weak, last=scores.last)  # Eq. 3
             if self.labeled_auc is not None:
@@ -124,6 +128,35 @@ class PercentMatch(Labeler):
     def _thresholds(self, upper_percentile: Tensor, lower_percentile: Tensor) -> tuple[Tensor, Tensor]:
         upper, lower = self.histogram.quantiles(torch.stack([upper_percentile, lower_percentile], dim=1)).unbind(dim=1)
         return upper, lower  # (c,) each
+
+    def _percentiles(self, step: Tensor | int) -> tuple[Tensor, Tensor]:
+        """The upper and the lower percentile of each class (c,) at a step.
+
+        At the strict end of a curriculum, `strict_ratio` of the usual fractions are selected, at its other end the
+        usual ones, so the labeled set's limits on them hold throughout.
+        """
+        upper, lower = self.upper_percentile, self.lower_percentile
+        if self.schedule == "constant":
+            return upper, lower
+        progress = (torch.ones_like(upper) * (step / self.schedule_steps)).clamp(max=1)  # (c,)
+        if self.schedule == "prevalence":  # both move to the labeled fraction of negatives
+            return torch.lerp(upper, self.negative_ratio, progress), torch.lerp(lower, self.negative_ratio, progress)
+        strictness = 1 - progress if self.schedule == "curriculum" else progress
+        selected = 1 - (1 - self.strict_ratio) * strictness  # (c,) of the usual fraction
+        return 1 - selected * (1 - upper), selected * lower
+
+    def _soften(self, pseudo: PseudoLabels, ranks: Tensor, upper: Tensor, lower: Tensor) -> PseudoLabels:
+        """Full weight beyond the percentiles `upper` and `lower` (c,), none at the labeled fraction of negatives.
+
+        In between, the mask is linear in a score's own percentile, its rank (u, c). With one label an image, the whole
+        row has the weight of its best class as a positive.
+        """
+        above = (ranks - self.negative_ratio) / (upper - self.negative_ratio).clamp(min=1e-6)  # (u, c)
+        below = (self.negative_ratio - ranks) / (self.negative_ratio - lower).clamp(min=1e-6)
+        positive, negative = above.clamp(0, 1), below.clamp(0, 1)  # positive is 0 if unseen: the ratio is 1
+        if self.task == "single-label":
+            return replace(pseudo, mask=(positive * pseudo.targets).sum(dim=1, keepdim=True).expand_as(positive))
+        return replace(pseudo, targets=(positive > 0).float(), mask=torch.maximum(positive, negative))
 
     @classmethod
     def gap_gate(cls, options: Mapping[str, Any]) -> tuple[float, float] | None:

@@ -1,6 +1,5 @@
 """SoftMatch: every pair counts, by how far its confidence lies below the mean."""
 
-from dataclasses import replace
 from typing import Literal
 
 import torch
@@ -42,18 +41,17 @@ class SoftMatch(Labeler):
         check_weight(n_sigma=n_sigma)
         check_choice(Alignment, alignment=alignment)
         self.momentum, self.n_sigma, self.alignment = momentum, n_sigma, alignment
-        c = facts.num_classes
-        even = torch.full((c,), 1 / c if task == "single-label" else 0.5)
+        even = torch.full_like(self.weights, self.chance)
         self._sums = StepSums()
         self.register_buffer("mean", even.clone())  # mu, of q
-        self.register_buffer("variance", torch.ones(c))
+        self.register_buffer("variance", torch.ones_like(even))
         self.register_buffer("score_mean", even.clone())  # of p
         self.register_buffer("even", even, persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
-        scores = replace(scores, weak=scores.weak.detach())  # nothing is learnt through pseudo-labels
-        targets, mask = hard_labels(scores.weak, self.unseen, self.task)  # (u, c)
-        sure = self._confidence(scores.weak)
+        weak = scores.weak.detach().float()  # nothing is learnt through pseudo-labels
+        targets, mask = hard_labels(weak, self.unseen, self.task)  # (u, c)
+        sure = self._confidence(weak)
         below = (sure - self.mean).clamp(max=0)  # (u, c)
         spread = self.variance.clamp(min=1e-12)
         weights = self.weights * (-((self.n_sigma * below) ** 2) / (2 * spread)).exp()  # (u, c)
@@ -63,7 +61,6 @@ class SoftMatch(Labeler):
 
     def _confidence(self, weak: Tensor) -> Tensor:
         """The probability, aligned if asked, of each pair's likelier answer before alignment: (u, c)."""
-        weak = weak.float()
         moved = weak if self.alignment == "none" else align(weak, self.score_mean, self.even, self.task)
         if self.task == "single-label":
             return moved.gather(1, weak.argmax(dim=1, keepdim=True)).expand_as(weak)

@@ -3,10 +3,9 @@
 from dataclasses import replace
 
 import torch
-from torch import Tensor
 
 from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, check_between, select
+from percentmatch.labelers.base import Labeler, check_between
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 
@@ -19,9 +18,6 @@ class UDA(Labeler):
     """
 
     soft_targets = True
-
-    upper: Tensor
-    lower: Tensor
 
     def __init__(
         self,
@@ -36,19 +32,13 @@ class UDA(Labeler):
         check_between(0.5, 1, threshold=threshold)
         if not 0 < temperature < torch.inf:
             raise UserError(f"temperature must be above 0 and finite, not {temperature}")
-        self.temperature = temperature
-        c = facts.num_classes
-        upper = torch.full((c,), threshold).masked_fill(facts.unseen, torch.inf)
-        lower = torch.full((c,), 0.0 if task == "single-label" else 1 - threshold)
-        self.register_buffer("upper", upper, persistent=False)
-        self.register_buffer("lower", lower, persistent=False)
+        self.threshold, self.temperature = threshold, temperature
 
     def forward(self, scores: Scores) -> PseudoLabels:
-        scores = replace(scores, weak=scores.weak.detach())  # nothing is learnt through pseudo-labels
-        pseudo = select(scores.weak, self.upper, self.lower, self.weights, self.task, meet=True)
-        weak = scores.weak.float()
+        weak = scores.weak.detach().float()  # nothing is learnt through pseudo-labels
+        upper, lower = (torch.full_like(self.weights, each) for each in (self.threshold, 1 - self.threshold))
         if self.task == "single-label":
             sharp = (weak.log() / self.temperature).softmax(dim=1)
         else:
             sharp = (weak.logit() / self.temperature).sigmoid()  # (u, c) sigmoid(z / T)
-        return replace(pseudo, targets=sharp.masked_fill(self.unseen, 0.0), gap=self.upper - self.lower)
+        return replace(self.thresholded(weak, upper, lower), targets=sharp.masked_fill(self.unseen, 0.0))

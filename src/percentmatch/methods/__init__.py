@@ -6,37 +6,16 @@ from typing import Any
 
 from percentmatch import labelers
 from percentmatch.errors import UserError, did_you_mean
-from percentmatch.methods.base import Method
-from percentmatch.methods.cap import CAP
-from percentmatch.methods.curriculum_labeling import CurriculumLabeling
-from percentmatch.methods.mean_teacher import MeanTeacher
+from percentmatch.methods.base import Method, Supervised
 from percentmatch.methods.mixmatch import MixMatch
 from percentmatch.methods.options import Option, declared_options
-from percentmatch.methods.pi_model import PiModel
-from percentmatch.methods.pseudo_label import PseudoLabel
-from percentmatch.methods.supervised import Supervised
-from percentmatch.methods.temporal_ensembling import TemporalEnsembling
-from percentmatch.methods.ups import UPS
+from percentmatch.methods.ramped import MeanTeacher, PiModel, PseudoLabel, TemporalEnsembling
+from percentmatch.methods.rounds import CAP, UPS, CurriculumLabeling
 from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.records import Facts, Task, check_task
 from percentmatch.settings.renamed import refuse_gone
 
-__all__ = [
-    "METHODS",
-    "Method",
-    "Option",
-    "Row",
-    "Supervised",
-    "WeakToStrong",
-    "all_options",
-    "build_method",
-    "checked_options",
-    "labeled_loss_of",
-    "method_row",
-    "num_students",
-    "options_of",
-    "uses_unlabeled",
-]
+__all__ = ["METHODS", "Method", "Option", "Row", "Supervised", "WeakToStrong"]
 
 
 @dataclass(frozen=True)
@@ -57,7 +36,7 @@ class Row:
 
     @property
     def teacher_scores(self) -> bool:
-        """Whether a labeler is given the scores of the EMA model, if nobody says otherwise."""
+        """Whether a labeler is given the scores of the EMA model, by default."""
         return self.labeler is not None and {**self.defaults, **self.own_data}.get("scores") == "teacher"
 
 
@@ -116,8 +95,8 @@ def method_row(name: str) -> Row:
 def options_of(name: str) -> dict[str, Option]:
     """What can be set for a method: the keyword-only parameters of its labeler and of the method itself."""
     row = method_row(name)
-    declared = [option for part in (row.labeler, row.method) if part for option in declared_options(part)]
-    return {each.name: replace(each, default=row.defaults.get(each.name, each.default)) for each in declared}
+    declared = [option for cls in (row.labeler, row.method) if cls for option in declared_options(cls)]
+    return {option.name: replace(option, default=row.defaults.get(option.name, option.default)) for option in declared}
 
 
 def checked_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
@@ -141,7 +120,7 @@ def num_students(name: str, options: Mapping[str, object]) -> int:
 
 
 def uses_unlabeled(name: str) -> bool:
-    """Whether a method learns from unlabeled images; one that this version does not know is taken to."""
+    """Whether a method learns from unlabeled images; for a method that this version does not know, True."""
     return name not in METHODS or bool(METHODS[name].method.views)
 
 

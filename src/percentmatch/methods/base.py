@@ -1,4 +1,4 @@
-"""What a method is: a model and a batch in, a loss out."""
+"""What a method is: a model and a batch in, a loss out; and the supervised baseline."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from percentmatch.errors import UserError
 from percentmatch.losses import LOSSES, Loss, mean_over_images
-from percentmatch.records import Batch, PseudoLabels, StepLoss, Task
+from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
 Source = Literal["student", "teacher"]  # whose scores become pseudo-labels: the student's, or its EMA's
 
@@ -27,7 +27,7 @@ class Pool(Protocol):
 class Method(nn.Module, ABC):
     """The model is an argument, so `method.state_dict()` is exactly the method's own state.
 
-    What a method needs, it declares as attributes of its class; what hangs on its options, as attributes of itself.
+    What a method needs, it declares as attributes of its class; what depends on its options, as attributes of itself.
     """
 
     # what the loader makes for the unlabeled images: any of "weak", "weak2", "strong", "uniforms"; nothing: they are
@@ -52,11 +52,9 @@ class Method(nn.Module, ABC):
 
     def check_model(self, model: nn.Module) -> None:
         """Refuse a model that the method cannot train."""
-        if self.needs_dropout and not any(isinstance(part, nn.Dropout) and part.p > 0 for part in model.modules()):
-            raise UserError(
-                f"{type(self).__name__} measures uncertainty with dropout and this model has none; add --dropout 0.2 "
-                "with --head linear, or use --head ml-decoder"
-            )
+        if self.needs_dropout and not any(isinstance(layer, nn.Dropout) and layer.p > 0 for layer in model.modules()):
+            advice = "add --dropout 0.2 with --head linear, or use --head ml-decoder"
+            raise UserError(f"{type(self).__name__} needs dropout and this model has none; {advice}")
 
     def refresh(self, pool: Pool) -> None:
         """Relabel the pool between two rounds; only methods with `round_steps` are asked to."""
@@ -64,8 +62,8 @@ class Method(nn.Module, ABC):
 
 def forward_together(model: nn.Module, *images: Tensor | None) -> tuple[Tensor, ...]:
     """The logits of several stacks of images (n, 3, h, w) from one forward pass: (n, c) each."""
-    there = [each for each in images if each is not None]
-    return model(torch.cat(there)).split([len(each) for each in there])
+    stacks = [stack for stack in images if stack is not None]
+    return model(torch.cat(stacks)).split([len(stack) for stack in stacks])
 
 
 def step_loss(supervised: Tensor, unlabeled: Tensor, pseudo: PseudoLabels) -> StepLoss:
@@ -80,8 +78,23 @@ def pair_loss(task: Task, name: str) -> Loss:
 
 
 def labeled_loss(loss: Loss, logits: Tensor, batch: Batch) -> Tensor:
-    """The supervised loss (Eq. 2) over known labels; of mixed images, both sets of labels by their shares: ()."""
+    """The supervised loss (Eq. 2) over known labels; of mixed images, both sets of labels by their fractions: ()."""
     if batch.own_share is None or batch.partner_targets is None or batch.partner_known is None:
         return mean_over_images(loss(logits, batch.targets), batch.known)
     own = mean_over_images(loss(logits, batch.targets), batch.known * batch.own_share)
     return own + mean_over_images(loss(logits, batch.partner_targets), batch.partner_known * (1 - batch.own_share))
+
+
+class Supervised(Method):
+    """Labeled images only; every other method is this plus an unlabeled loss.
+
+    loss: "asl" (asymmetric, the paper's) or "bce"; with one label an image it is cross-entropy
+    """
+
+    def __init__(self, facts: Facts, *, task: Task = "multi-label", loss: Literal["asl", "bce"] = "asl") -> None:
+        super().__init__()
+        self.pair_loss = pair_loss(task, loss)
+
+    def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
+        total = labeled_loss(self.pair_loss, model(batch.images), batch)
+        return StepLoss(total, {"supervised": total.detach()})

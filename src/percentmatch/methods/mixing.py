@@ -1,26 +1,26 @@
-"""Mixtures of labels that may be unknown, and shares drawn from a beta distribution without a generator."""
+"""Mixtures of labels that may be unknown, and fractions from a beta distribution without a random generator."""
 
 import torch
 from torch import Tensor
 
 from percentmatch.records import Batch
 
-TABLE = 4097  # entries of the table that turns uniform numbers into shares
+TABLE = 4097  # entries of the table that turns uniform numbers into fractions
 
 
-def blend(targets: Tensor, known: Tensor, other: Tensor, other_known: Tensor, share: Tensor) -> tuple[Tensor, Tensor]:
+def blend(targets: Tensor, known: Tensor, other: Tensor, other_known: Tensor, ratio: Tensor) -> tuple[Tensor, Tensor]:
     """The targets (n, c) of mixtures, and how much of each pair is known: what is unknown in either does not count.
 
-    For a loss that is linear in its target, known x loss(target) is then share x known_1 x loss(target_1) + (1 - share)
-    x known_2 x loss(target_2).
+    For a loss that is linear in its target, known x loss(target) is then ratio x known_1 x loss(target_1)
+    + (1 - ratio) x known_2 x loss(target_2).
     """
-    mine, theirs = share * known, (1 - share) * other_known  # (n, c)
+    mine, theirs = ratio * known, (1 - ratio) * other_known  # (n, c)
     both = mine + theirs
     return (mine * targets + theirs * other) / both.clamp(min=1e-30), both
 
 
 def labels_of(batch: Batch) -> tuple[Tensor, Tensor]:
-    """Targets and known (b, c) of the labeled images as the network sees them: of mixed ones, both by their shares."""
+    """Targets and known (b, c) of the labeled images as the network sees them: of mixed ones, both by their ratio."""
     if batch.own_share is None or batch.partner_targets is None or batch.partner_known is None:
         return batch.targets, batch.known
     return blend(batch.targets, batch.known, batch.partner_targets, batch.partner_known, batch.own_share)

@@ -6,27 +6,24 @@ from torch import Tensor, nn
 from percentmatch.distributed.group import gather_rows, own_rows
 from percentmatch.errors import UserError
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, pair_loss, step_loss
-from percentmatch.methods.consistency import soft_targets, squared_error, taught_classes
+from percentmatch.methods.base import step_loss
 from percentmatch.methods.mixing import blend, labels_of, larger_shares, look_up
-from percentmatch.methods.ramps import linear_ramp, ramp_length
+from percentmatch.methods.ramped import Ramped, squared_error
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
 
 
-class MixMatch(Method):
+class MixMatch(Ramped):
     """Mixup over labeled images and two views of each unlabeled one, which both carry its sharpened mean prediction.
 
     temperature: below 1 it sharpens the guesses (T)
-    mixup: shares of the mixtures come from Beta(mixup, mixup)
+    mixup: fractions of the mixtures come from Beta(mixup, mixup)
     weight: of the unlabeled loss once its ramp is over
-    ramp_ratio: share of the steps in which the weight grows linearly from 0
+    ramp_ratio: fraction of the steps in which the weight grows linearly from 0
     """
 
     views = frozenset({"weak", "weak2", "uniforms"})
     own_loss = "bce"  # linear in the target, so it takes soft ones; ASL is not
 
-    taught: Tensor
-    unseen: Tensor
     table: Tensor
 
     def __init__(
@@ -39,17 +36,12 @@ class MixMatch(Method):
         weight: float = 75.0,
         ramp_ratio: float = 0.4,
     ) -> None:
-        super().__init__()
+        super().__init__(facts, task=task, loss="bce", weight=weight, ramp_ratio=ramp_ratio)
         if not 0 < temperature <= 1:
             raise UserError(f"temperature must be above 0 and at most 1, not {temperature}")
         if not 0.01 <= mixup <= 10:
             raise UserError(f"mixup must lie between 0.01 and 10, not {mixup}")
-        self.task: Task = task
         self.temperature = temperature
-        self.pair_loss = pair_loss(task, "bce")
-        self.weight, self.ramp_length = weight, ramp_length(facts, weight=weight, ramp_ratio=ramp_ratio)
-        self.register_buffer("taught", taught_classes(facts, task), persistent=False)
-        self.register_buffer("unseen", facts.unseen, persistent=False)
         self.register_buffer("table", larger_shares(mixup), persistent=False)
 
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
@@ -58,24 +50,20 @@ class MixMatch(Method):
         assert batch.uniforms is not None
         b = len(batch.images)
         with torch.no_grad():
-            both = soft_targets(model(torch.cat([batch.weak, batch.weak2])), self.task, self.unseen)  # (2u, c)
+            both = self.soft_targets(model(torch.cat([batch.weak, batch.weak2])))  # (2u, c)
         guesses = self._sharpen(both.view(2, len(batch.weak), -1).mean(0))  # (u, c)
         targets, known = labels_of(batch)
-        pseudo = PseudoLabels(
-            guesses,
-            self.taught.expand_as(guesses),
-            torch.ones_like(self.taught) * (self.weight * linear_ramp(batch.step, self.ramp_length)),
-        )
+        pseudo = PseudoLabels(guesses, self.taught.expand_as(guesses), self.weights(batch.step))
         own = (batch.images, batch.weak, batch.weak2)
-        images = torch.cat([gather_rows(part) for part in own])  # (n, 3, h, w): labeled, weak, weak2 of all ranks
-        targets = torch.cat([gather_rows(part) for part in (targets, guesses, guesses)])  # (n, c)
-        known = torch.cat([gather_rows(part) for part in (known, pseudo.mask, pseudo.mask)])  # (n, c)
+        images = torch.cat([gather_rows(rows) for rows in own])  # (n, 3, h, w): labeled, weak, weak2 of all ranks
+        targets = torch.cat([gather_rows(rows) for rows in (targets, guesses, guesses)])  # (n, c)
+        known = torch.cat([gather_rows(rows) for rows in (known, pseudo.mask, pseudo.mask)])  # (n, c)
 
-        mine = own_rows([len(part) for part in own], images.device)  # (b + 2u,)
+        mine = own_rows([len(rows) for rows in own], images.device)  # (b + 2u,)
         partner = batch.uniforms[:, 0].argsort(stable=True)[mine]
-        share = look_up(self.table, batch.uniforms[mine, 1])[:, None]  # (b + 2u, 1) l = max(l, 1 - l): rows stay theirs
-        mixed = torch.lerp(images[partner], images[mine], share[:, :, None, None].to(images.dtype))
-        targets, known = blend(targets[mine], known[mine], targets[partner], known[partner], share)
+        fraction = look_up(self.table, batch.uniforms[mine, 1])[:, None]  # (b + 2u, 1) max(l, 1 - l)
+        mixed = torch.lerp(images[partner], images[mine], fraction[:, :, None, None].to(images.dtype))
+        targets, known = blend(targets[mine], known[mine], targets[partner], known[partner], fraction)
 
         logits = model(mixed)
         supervised = mean_over_images(self.pair_loss(logits[:b], targets[:b]), known[:b])

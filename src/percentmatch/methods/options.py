@@ -36,15 +36,15 @@ class Option:
             raise UserError(f"option '{self.name}' must be a {self.kind.__name__}, not '{value}'") from None
 
 
-def declared_options(part: type) -> list[Option]:
+def declared_options(cls: type) -> list[Option]:
     """The keyword-only parameters of a class, but for the task."""
     lines = {}
-    for line in inspect.getdoc(part).splitlines():  # ty: ignore
+    for line in inspect.getdoc(cls).splitlines():  # ty: ignore
         name, colon, text = line.partition(": ")
         if colon and name.isidentifier():
             lines[name] = text
         elif lines and line.startswith("    "):
             lines[next(reversed(lines))] += " " + line.strip()
-    signature = inspect.signature(part.__init__, eval_str=True)
+    signature = inspect.signature(cls.__init__, eval_str=True)
     parameters = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name != "task"]
     return [Option(p.name, p.annotation, p.default, lines[p.name]) for p in parameters]

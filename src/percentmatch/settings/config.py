@@ -16,7 +16,7 @@ from percentmatch.settings.declare import Setting, build, check, declared, requi
 from percentmatch.settings.renamed import renamed
 
 DATA, MODEL, VIEWS, TRAINING, RUN = (
-    partial(Setting, group=each) for each in ("Data", "Model", "Views", "Training", "Run")
+    partial(Setting, group=name) for name in ("Data", "Model", "Views", "Training", "Run")
 )
 MANY = 1_000_000_000
 MOST_PIXELS = 4096  # a side
@@ -33,11 +33,11 @@ class View:
     strength: Annotated[float, Setting(low=0, high=1)] = 1.0
     """Largest operation strength: 0 leaves images alone, 1 is the standard RandAugment range."""
     crop_scale: Annotated[float, Setting(above=0, high=1)] = 1.0
-    """Smallest share of the area a random resized crop keeps; 1 turns the crop off."""
+    """Smallest fraction of the area that a random resized crop keeps; 1 turns the crop off."""
     flip: Annotated[bool, Setting()] = True
     """Flip half of the images left to right."""
     cutout_ratio: Annotated[float, Setting(low=0, high=1)] = 0.5
-    """Largest side of the square that is cut out, as a share of the image side; 0 turns it off."""
+    """Largest side of the square that is cut out, as a fraction of the image side; 0 turns it off."""
 
     def __post_init__(self) -> None:
         check(self)
@@ -67,7 +67,7 @@ class DataSettings:
     """Of your own files: a CSV file (image and labels, or image and a column a class), metadata.csv or metadata.jsonl,
     COCO instances, or an export of Label Studio or FiftyOne; a folder with one of these; also a VOC or COCO folder."""
     images: Annotated[str, DATA(kinds=("files",), path="data")] = ""
-    """The folder that the paths in --labels begin at; empty is the folder of that file."""
+    """The folder that the paths in --labels are relative to; empty is the folder of that file."""
     unlabeled: Annotated[str, DATA(kinds=FILES, path="more")] = ""
     """More images, without labels: a folder, or a text file with one path a line; or tar shards, which are streamed: a
     folder with .tar files, one such file, or a pattern such as pool/{000..099}.tar."""
@@ -78,9 +78,9 @@ class DataSettings:
     drop_empty: Annotated[bool, DATA(kinds=("coco",))] = False
     """Leave out COCO images without annotations."""
     skip_bad_images: Annotated[bool, DATA(resumable=True)] = False
-    """List images that cannot be read and go on without them."""
+    """List images that cannot be read, and continue without them."""
     verify_cache: Annotated[bool, DATA(resumable=True)] = False
-    """Compare the decoded images with the content of the files, not only with their size and time."""
+    """Check the cache of decoded images against the content of the files, not only their size and time."""
     scenes_pool: Annotated[int, DATA(low=1, high=1_000_000)] = 4000
     """Scenes drawn for training: labeled, unlabeled and validation."""
     scenes_test: Annotated[int, DATA(low=1, high=1_000_000)] = 1000
@@ -88,9 +88,9 @@ class DataSettings:
     task: Annotated[Literal["multi-label", "single-label"], DATA()] = "multi-label"
     """Several labels an image, or exactly one."""
     labeled: Annotated[float, DATA(low=0, high=MANY, draws=True)] = 0
-    """Images whose labels are used: a share of those that have labels if below 1, else their number; 0 takes all."""
+    """Images whose labels are used: a fraction of those with labels if below 1, else their number; 0 takes all."""
     validation: Annotated[float, DATA(low=0, high=MANY, draws=True)] = 0.1
-    """Images with labels kept for validation: a share if below 1, else their number."""
+    """Images with labels kept for validation: a fraction if below 1, else their number."""
     official_validation: Annotated[bool, DATA(kinds=("voc", "custom"), draws=True)] = False
     """Validate on VOC's own val part instead. Rows of --labels whose part says validation are always used so."""
     split_kind: Annotated[Literal["auto", "random", "every-class"], DATA(draws=True)] = "auto"
@@ -99,13 +99,13 @@ class DataSettings:
     split_seed: Annotated[int, DATA(low=0, high=2**62, draws=True)] = 0
     """Seed of the split into labeled, unlabeled and validation images."""
     split_file: Annotated[str, DATA(path="more")] = ""
-    """Take the parts from a split.json, of another run or of `percentmatch data split`; nothing is drawn then."""
+    """Take the subsets from the split.json of another run or of `percentmatch data split`; nothing is drawn then."""
 
     def __post_init__(self) -> None:
         check(self)
         for name in ("labeled", "validation"):
             value = getattr(self, name)
-            require(value < 1 or value == int(value), name, value, "must be a share below 1 or a whole number")
+            require(value < 1 or value == int(value), name, value, "must be a fraction below 1 or a whole number")
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any], source: str = "config") -> Self:
@@ -130,6 +130,10 @@ class SharedSettings(DataSettings):
     """auto, cpu, cuda or cuda:N."""
     deterministic: Annotated[bool, RUN()] = False
     """On a GPU, use only operations that repeat exactly."""
+    log_every: Annotated[int, RUN(low=1, high=MANY)] = 50
+    """Steps between log rows."""
+    save_every: Annotated[int, RUN(low=1, high=MANY)] = 500
+    """Steps between checkpoints."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +145,7 @@ class Config(SharedSettings):
     weights: Annotated[str, MODEL()] = "none"
     """Start from "none" (random), "pretrained" (timm's), "offline" (tf_efficientnet_lite0's, installed) or a file."""
     prior_bias: Annotated[bool, MODEL()] = False
-    """A new head starts at the classes' frequencies among the labels; else it first has to learn that most are rare."""
+    """Start a new head at the classes' frequencies among the labels; else it first learns that most are rare."""
     dropout: Annotated[float, MODEL(low=0, high=1)] = 0.0
     """Before the linear head."""
     image_size: Annotated[int, MODEL(low=1, high=MOST_PIXELS)] = 224
@@ -162,13 +166,13 @@ class Config(SharedSettings):
     unlabeled_ratio: Annotated[int, TRAINING(low=1, high=65_536)] = 1
     """Unlabeled images a step, as a multiple of the labeled ones (mu)."""
     accumulate: Annotated[int, TRAINING(low=1, high=65_536)] = 1
-    """Split each step's batch into this many forward passes to save memory; BatchNorm sees the parts."""
+    """Split each step's batch into this many forward passes to save memory; BatchNorm sees each of them."""
     optimizer: Annotated[Literal["adam", "adamw"], TRAINING()] = "adam"
     """Weight decay inside the gradient (adam) or apart from it (adamw)."""
     lr: Annotated[float, TRAINING(above=0, high=1000)] = 3e-4
     """Largest learning rate of the one-cycle schedule."""
     lr_warmup_ratio: Annotated[float, TRAINING(low=0, high=1)] = 0.2
-    """Share of the steps in which the learning rate rises."""
+    """Fraction of the steps in which the learning rate rises."""
     weight_decay: Annotated[float, TRAINING(low=0, high=1000)] = 1e-4
     """On weights of two or more dimensions; biases and norms are left alone."""
     clip_grad: Annotated[float, TRAINING(low=0, high=MANY)] = 0.0
@@ -176,10 +180,10 @@ class Config(SharedSettings):
     ema_decay: Annotated[float, TRAINING(low=0, high=1)] = 0.999
     """Of the averaged model, which is the one evaluated and saved; never more than (1 + step) / (10 + step)."""
     precision: Annotated[Literal["auto", "float32", "bfloat16", "float64"], TRAINING(machine=True)] = "auto"
-    """Autocast; auto is bfloat16 on a GPU and float32 on a CPU."""
+    """Of the network's arithmetic; auto is bfloat16 on a GPU and float32 on a CPU."""
 
     mixup: Annotated[float, VIEWS(low=0, high=100)] = 0.0
-    """Blend labeled images and their labels in pairs, by shares from Beta(mixup, mixup); 0 turns it off."""
+    """Blend labeled images and their labels in pairs, by fractions from Beta(mixup, mixup); 0 turns it off."""
     cutmix: Annotated[float, VIEWS(low=0, high=100)] = 0.0
     """Paste a box of one labeled image into another, area from Beta(cutmix, cutmix); with mixup, each half the time."""
     labeled_view: Annotated[View, VIEWS()] = field(default_factory=View)
@@ -189,12 +193,8 @@ class Config(SharedSettings):
     strong_view: Annotated[StrongView, VIEWS()] = field(default_factory=StrongView)
     """The view pseudo-labels teach."""
 
-    log_every: Annotated[int, RUN(low=1, high=MANY)] = 50
-    """Steps between log rows."""
     eval_every: Annotated[int, RUN(low=0, high=MANY)] = 500
     """Steps between validations; 0 validates at the end only."""
-    save_every: Annotated[int, RUN(low=1, high=MANY)] = 500
-    """Steps between checkpoints."""
     cuda_graph: Annotated[bool, RUN(resumable=True)] = True
     """On a GPU, capture the step once and replay it."""
     compile: Annotated[bool, RUN(resumable=True)] = False

@@ -1,4 +1,4 @@
-"""What is true of a setting, said once where it is declared; settings from plain values; their check."""
+"""Declares settings with their ranges and help lines, builds them from plain values and checks them."""
 
 import ast
 import dataclasses
@@ -15,28 +15,24 @@ from percentmatch.errors import UserError, did_you_mean
 
 @dataclass(frozen=True, kw_only=True)
 class Setting:
-    """What is true of a setting, beside its type, its default and the help line below it."""
+    """What is known of a setting beside its type, its default and the help line below it."""
 
     group: str = ""  # heading in --help
     above: float = -math.inf  # the value must be larger
     low: float = -math.inf
     high: float = math.inf
-    kinds: tuple[str, ...] = ()  # of data it belongs to; none means all
+    kinds: tuple[str, ...] = ()  # of data that it is for; none means all
     path: Literal["", "data", "more"] = ""  # a file or folder: what a run is scored on, or what it only learns from
     resumable: bool = False  # whether a resumed run may change it; it always may change a path
     machine: bool = False  # whether its automatic value depends on the machine
-    draws: bool = False  # says how the split is drawn, so that a split file makes it useless
+    draws: bool = False  # decides how the split is drawn, so a split file replaces it
 
 
 @lru_cache
 def declared(cls: Any) -> dict[str, Setting]:
-    """What is declared of each setting of a dataclass, by its name."""
+    """The declaration of each setting of a dataclass, by name."""
     hints = get_type_hints(cls, include_extras=True)
-    found = {
-        name: [each for each in getattr(hint, "__metadata__", ()) if isinstance(each, Setting)]
-        for name, hint in hints.items()
-    }
-    return {each.name: next(iter(found[each.name]), Setting()) for each in dataclasses.fields(cls)}
+    return {each.name: getattr(hints[each.name], "__metadata__", [Setting()])[0] for each in dataclasses.fields(cls)}
 
 
 @lru_cache
@@ -97,7 +93,7 @@ def flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
 
 
 def without(values: Mapping[str, Any], given: Mapping[str, Any]) -> dict[str, Any]:
-    """`values` but those that `given` has, too; nested mappings likewise."""
+    """`values` without those in `given`; nested mappings likewise."""
     left = {}
     for name, value in values.items():
         other = given.get(name)

@@ -1,7 +1,7 @@
 """What was given for a run apart from what was chosen for it, as config.yaml keeps them.
 
-`given` holds what flags, files, a preset or Python said; `chosen` holds all the rest: automatic choices and defaults. A
-file of settings that a person writes, and a config.yaml of older versions, has no such sections: all in it is given.
+`given` holds what flags, files, a preset or Python set; `chosen` holds the rest: automatic choices and defaults. A file
+that a person writes, or a config.yaml of an older version, has no such sections: everything in it is given.
 """
 
 from collections.abc import Mapping
@@ -23,7 +23,7 @@ def sections(settings: Any, given: Mapping[str, Any]) -> dict[str, Any]:
 def has_sections(values: Mapping[str, Any], source: str) -> bool:
     if not {GIVEN, CHOSEN} & values.keys():
         return False
-    if values.keys() != {GIVEN, CHOSEN} or not all(isinstance(each, Mapping) for each in values.values()):
+    if values.keys() != {GIVEN, CHOSEN} or not all(isinstance(section, Mapping) for section in values.values()):
         raise UserError(f"{source}: a run's settings have the two sections {GIVEN} and {CHOSEN}; restore the file")
     return True
 
@@ -34,7 +34,7 @@ def all_of(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def to_repeat(values: Mapping[str, Any], source: str) -> dict[str, Any]:
-    """The settings of a file for another run, perhaps on another machine: without what was chosen for the first one."""
+    """The settings of a file for another run, perhaps on another machine, without what was chosen for this machine."""
     if not has_sections(values, source):
         return dict(values)
     chosen = {name: value for name, value in values[CHOSEN].items() if name not in OF_THE_MACHINE}
@@ -42,6 +42,6 @@ def to_repeat(values: Mapping[str, Any], source: str) -> dict[str, Any]:
 
 
 def given_in(config: Any) -> dict[str, Any]:
-    """What settings made in Python say: those that differ from the defaults."""
-    usual = type(config)().to_dict()
-    return {name: value for name, value in config.to_dict().items() if value != usual[name]}
+    """Of settings made in Python, those that differ from the defaults."""
+    defaults = type(config)().to_dict()
+    return {name: value for name, value in config.to_dict().items() if value != defaults[name]}

@@ -4,20 +4,20 @@ import dataclasses
 from dataclasses import dataclass, field
 from typing import Annotated
 
-from percentmatch.settings.config import MANY, MODEL, MOST_PIXELS, RUN, TRAINING, VIEWS, Config, SharedSettings, View
+from percentmatch.settings.config import MANY, MODEL, MOST_PIXELS, TRAINING, VIEWS, Config, SharedSettings, View
 from percentmatch.settings.declare import Setting
 
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainView(View):
-    """The two views of an image that a warm start makes alike: a small crop, other colours, and operations."""
+    """The two views of an image that pretraining makes similar: a small crop, other colours, and operations."""
 
     ops: Annotated[int, Setting(low=0, high=32)] = 2
     """Random operations (RandAugment) applied to each image."""
     crop_scale: Annotated[float, Setting(above=0, high=1)] = 0.15
-    """Smallest share of the area a random resized crop keeps; 1 turns the crop off."""
+    """Smallest fraction of the area that a random resized crop keeps; 1 turns the crop off."""
     cutout_ratio: Annotated[float, Setting(low=0, high=1)] = 0.0
-    """Largest side of the square that is cut out, as a share of the image side; 0 turns it off."""
+    """Largest side of the square that is cut out, as a fraction of the image side; 0 turns it off."""
     jitter: Annotated[float, Setting(low=0, high=1)] = 0.5
     """Strength of random changes of brightness, contrast, saturation and hue; above 0, a fifth of the views is grey."""
 
@@ -40,21 +40,16 @@ class PretrainSettings(SharedSettings):
     lr: Annotated[float, TRAINING(above=0, high=1000)] = 1e-3
     """Largest learning rate of the one-cycle schedule."""
     lr_warmup_ratio: Annotated[float, TRAINING(low=0, high=1)] = 0.1
-    """Share of the steps in which the learning rate rises."""
+    """Fraction of the steps in which the learning rate rises."""
     weight_decay: Annotated[float, TRAINING(low=0, high=1000)] = 0.05
     """On weights of two or more dimensions (AdamW); biases and norms are left alone."""
 
     view: Annotated[PretrainView, VIEWS()] = field(default_factory=PretrainView)
     """How each of the two views is made."""
 
-    log_every: Annotated[int, RUN(low=1, high=MANY)] = 50
-    """Steps between log rows."""
-    save_every: Annotated[int, RUN(low=1, high=MANY)] = 500
-    """Steps between checkpoints."""
-
     def as_config(self) -> Config:
         """A run's settings with the same images and optimizer, for what reads those."""
-        shared = {each.name for each in dataclasses.fields(self)} & {each.name for each in dataclasses.fields(Config)}
+        ours, theirs = ({field.name for field in dataclasses.fields(cls)} for cls in (PretrainSettings, Config))
+        shared = {name: getattr(self, name) for name in ours & theirs}
         side = self.cache_size or min(2 * self.image_size, MOST_PIXELS)
-        same = {name: getattr(self, name) for name in shared}
-        return dataclasses.replace(Config(**same), cache_size=side, optimizer="adamw")
+        return dataclasses.replace(Config(**shared), cache_size=side, optimizer="adamw")

@@ -1,6 +1,6 @@
-"""Settings that earlier versions wrote, read under the names of today.
+"""Settings that earlier versions wrote, read under their present names.
 
-Of run folders, configuration files, grids and results files alike; what they measured stays theirs.
+This holds for run folders, configuration files, grids and results files; their measurements do not change.
 """
 
 from collections.abc import Mapping
@@ -14,13 +14,13 @@ from percentmatch.errors import UserError
 class Renamed:
     """A method that was an option of another one."""
 
-    method: str  # what it was called
+    method: str  # its former name
     when: Mapping[str, object]  # with these options
     now: str
-    defaults: Mapping[str, object]  # of the options of then, where those of today differ
-    no_effect: frozenset[str]  # options that did nothing there
-    gone: Mapping[str, tuple[object, ...]]  # options of then that `method` no longer has: these values, or () for all
-    obvious: Mapping[str, object]  # values of such options that now go without saying
+    defaults: Mapping[str, object]  # former defaults of options, where the present ones differ
+    no_effect: frozenset[str]  # options that had no effect there
+    gone: Mapping[str, tuple[object, ...]]  # options that were removed from `method`: these values, or () for all
+    obvious: Mapping[str, object]  # values of removed options that are now always used
     advice: str
 
 
@@ -49,7 +49,7 @@ TABLE = (
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the method and the options that today mean the same."""
+    """The settings with the method and the options that now mean the same."""
     options: Mapping[str, Any] = settings.get("options") or {}
     for row in TABLE if isinstance(options, Mapping) else ():
         if settings.get("method", row.method) == row.method and row.when.items() <= options.items():
@@ -62,7 +62,7 @@ def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def refuse_gone(method: str, options: Mapping[str, object]) -> None:
-    """Refuse options that the method no longer has, and say which method has taken them."""
+    """Refuse options that were removed from the method, and say which method has them."""
     for row in TABLE:
         for name, values in row.gone.items() if method == row.method else ():
             if name in options and (not values or options[name] in values):
