@@ -3,10 +3,9 @@
 from percentmatch.augment.blend import Blend
 from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import mix, uniforms
-from percentmatch.augment.frame import frame, shrink
 from percentmatch.augment.geometry import GEOMETRY
 from percentmatch.augment.jitter import draw_jitter, recolour
-from percentmatch.augment.views import NAMES, Plan, apply, draw, fused_views, normalise_, resize
+from percentmatch.augment.views import NAMES, Plan, apply, draw, frame, fused_views, normalise_, resize, shrink
 
 __all__ = ["COLOUR", "GEOMETRY", "NAMES", "Blend", "Plan", "apply", "draw", "draw_jitter", "frame", "fused_views"]
 __all__ += ["mix", "normalise_", "recolour", "resize", "shrink", "uniforms"]

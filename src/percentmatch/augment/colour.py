@@ -11,16 +11,6 @@ import torch
 from torch import Tensor
 
 
-def brightness(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with black: factor 0 is black, 1 leaves alone."""
-    return _truncate(images * _column(factor))
-
-
-def color(images: Tensor, factor: Tensor) -> Tensor:
-    """Blend with the grey image: factor 0 is grey, 1 leaves alone."""
-    return _blend(images, _grey(images), factor)
-
-
 def contrast(images: Tensor, factor: Tensor) -> Tensor:
     """Blend with the mean grey level: factor 0 is flat, 1 leaves alone."""
     row_sums = _grey(images).sum(-1)  # (n, 1, h) exact: whole numbers below 2**24
@@ -45,11 +35,6 @@ def posterize(images: Tensor, bits: Tensor) -> Tensor:
     return (images / width).floor_().mul_(width)
 
 
-def solarize(images: Tensor, threshold: Tensor) -> Tensor:
-    """Invert the values from `threshold` on."""
-    return torch.where(images >= _column(threshold), 255 - images, images)
-
-
 def autocontrast(images: Tensor, _: Tensor) -> Tensor:
     """Stretch each channel to the full range; a channel of one value stays."""
     low, high = images.amin((-2, -1), keepdim=True), images.amax((-2, -1), keepdim=True)  # (n, 3, 1, 1)
@@ -67,18 +52,18 @@ def equalize(images: Tensor, _: Tensor) -> Tensor:
     step = (value.shape[1] - highest) // 255  # (3n, 1) pixels for one level of the result
     below = counts.cumsum(1) - counts  # (3n, 256) pixels below each value
     table = ((below + step // 2) // step.clamp(min=1)).clamp_(max=255)
-    same = torch.arange(256, device=images.device)
-    table = torch.where(step == 0, same, table)  # too few levels to spread: unchanged
+    table = torch.where(step == 0, torch.arange(256, device=images.device), table)  # too few levels: unchanged
     return table.to(images.dtype).gather(1, value).view_as(images)
 
 
 COLOUR: dict[str, Callable[[Tensor, Tensor], Tensor]] = {
-    "brightness": brightness,
-    "color": color,
+    "brightness": lambda images, factor: _truncate(images * _column(factor)),  # blend with black; 1 leaves alone
+    "color": lambda images, factor: _blend(images, _grey(images), factor),  # factor 0 is grey, 1 leaves alone
     "contrast": contrast,
     "sharpness": sharpness,
     "posterize": posterize,
-    "solarize": solarize,
+    # invert the values from the threshold on
+    "solarize": lambda images, threshold: torch.where(images >= _column(threshold), 255 - images, images),
     "autocontrast": autocontrast,
     "equalize": equalize,
 }

@@ -4,13 +4,15 @@ A counter is hashed with the splitmix64 finaliser. Integer arithmetic wraps alik
 the same bits, and what a sample draws does not depend on the batch it travels in.
 """
 
+from typing import Any
+
 import torch
 from torch import Tensor
 
 _BITS_64 = (1 << 64) - 1
-_GOLDEN = 0x9E3779B97F4A7C15  # 2**64 / golden ratio, the step of the splitmix64 counter
-_FIRST = 0xBF58476D1CE4E5B9
-_SECOND = 0x94D049BB133111EB
+# constants of splitmix64 as int64, the signed numbers of the same 64 bits
+_GOLDEN = 0x9E3779B97F4A7C15 - (1 << 64)  # 2**64 / golden ratio, the step of the counter
+_ROUNDS = ((30, 0xBF58476D1CE4E5B9 - (1 << 64)), (27, 0x94D049BB133111EB - (1 << 64)))  # shifts and factors
 
 
 def mix(*numbers: int) -> int:
@@ -26,30 +28,21 @@ def uniforms(seed: int, step: int, sample: Tensor, count: int, stream: int) -> T
 
     `stream` keeps apart what is drawn for the same sample in the same step (its weak and its strong view, say).
     """
-    first = _finalise_tensor(sample + mix(seed, step, stream))  # (n,)
-    column = torch.arange(1, count + 1, device=sample.device) * _signed(_GOLDEN)  # (count,)
-    bits = _finalise_tensor(first[:, None] + column)  # (n, count)
+    first = _finalise(sample + mix(seed, step, stream))  # (n,)
+    column = torch.arange(1, count + 1, device=sample.device) * _GOLDEN  # (count,)
+    bits = _finalise(first[:, None] + column)  # (n, count)
     return _shift(bits, 40).float() * 2**-24  # the upper 24 bits, exact in float32
 
 
-def _finalise(state: int) -> int:
-    state = ((state ^ (state >> 30)) * _FIRST) & _BITS_64
-    state = ((state ^ (state >> 27)) * _SECOND) & _BITS_64
-    return state ^ (state >> 31)
-
-
-def _finalise_tensor(state: Tensor) -> Tensor:
-    """`_finalise` on int64 tensors: the same bits, read as signed numbers."""
-    state = (state ^ _shift(state, 30)) * _signed(_FIRST)
-    state = (state ^ _shift(state, 27)) * _signed(_SECOND)
+def _finalise(state: Any) -> Any:
+    """splitmix64's finaliser of a number of 64 bits; in int64 tensors the same bits are read as signed numbers."""
+    for places, factor in _ROUNDS:
+        state = (state ^ _shift(state, places)) * factor
+        if isinstance(state, int):
+            state &= _BITS_64
     return state ^ _shift(state, 31)
 
 
-def _shift(state: Tensor, places: int) -> Tensor:
+def _shift(state: Any, places: int) -> Any:
     """Logical shift to the right: int64 shifts copy the sign, so it is masked off."""
     return (state >> places) & ((1 << (64 - places)) - 1)
-
-
-def _signed(number: int) -> int:
-    """The int64 with the same 64 bits."""
-    return number - (1 << 64) if number >> 63 else number

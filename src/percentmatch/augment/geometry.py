@@ -13,26 +13,6 @@ from torch import Tensor
 from torch.nn import functional as F
 
 
-def shear_x(shear: Tensor) -> Tensor:
-    """x is read at x + shear * (y + 1)."""
-    return _matrix(shear, {(0, 1): shear, (0, 2): shear})
-
-
-def shear_y(shear: Tensor) -> Tensor:
-    """y is read at y + shear * (x + 1)."""
-    return _matrix(shear, {(1, 0): shear, (1, 2): shear})
-
-
-def translate_x(share: Tensor) -> Tensor:
-    """Move to the right by a share of the width, which is 2 wide in our coordinates."""
-    return _matrix(share, {(0, 2): -2 * share})
-
-
-def translate_y(share: Tensor) -> Tensor:
-    """Move down by a share of the height."""
-    return _matrix(share, {(1, 2): -2 * share})
-
-
 def rotate(degrees: Tensor) -> Tensor:
     """Turn counter-clockwise about the centre."""
     angle = torch.deg2rad(degrees)
@@ -40,10 +20,11 @@ def rotate(degrees: Tensor) -> Tensor:
 
 
 GEOMETRY: dict[str, Callable[[Tensor], Tensor]] = {
-    "shear_x": shear_x,
-    "shear_y": shear_y,
-    "translate_x": translate_x,
-    "translate_y": translate_y,
+    "shear_x": lambda shear: _matrix(shear, {(0, 1): shear, (0, 2): shear}),  # x is read at x + shear * (y + 1)
+    "shear_y": lambda shear: _matrix(shear, {(1, 0): shear, (1, 2): shear}),  # y is read at y + shear * (x + 1)
+    # to the right by a fraction of the width, which is 2 in our coordinates; down by a fraction of the height
+    "translate_x": lambda fraction: _matrix(fraction, {(0, 2): -2 * fraction}),
+    "translate_y": lambda fraction: _matrix(fraction, {(1, 2): -2 * fraction}),
     "rotate": rotate,
 }
 
@@ -54,7 +35,7 @@ def flip(flipped: Tensor) -> Tensor:
 
 
 def crop(left: Tensor, top: Tensor, width: Tensor, height: Tensor) -> Tensor:
-    """Show a rectangle of the input; all four are shares of the input's width or height."""
+    """Show a rectangle of the input; all four are fractions of the input's width or height."""
     return _matrix(left, {(0, 0): width, (0, 2): 2 * left + width - 1, (1, 1): height, (1, 2): 2 * top + height - 1})
 
 
@@ -67,7 +48,7 @@ def product(first: Tensor, second: Tensor) -> Tensor:
 def warp(images: Tensor, matrix: Tensor, shown: Tensor, size: int) -> Tensor:
     """Read `images` (n, 3, H, W) through `matrix` (n, 2, 3): bilinear, 0 outside the image, not rounded.
 
-    `shown` (n, 2) is the share of width and height that the crop shows. The image's edge fades out over one pixel of
+    `shown` (n, 2) is the fraction of width and height that the crop shows. The image's edge fades out over one pixel of
     the *result*, as if the crop had been resized first and then moved; reading zeros around the input instead would
     darken the rim of every enlarged image. The result (n, 3, size, size) has the matrix's dtype.
     """

@@ -1,7 +1,7 @@
 """Brightness, contrast, saturation and hue of a view, changed at once: one affine map of its colours.
 
-A warm start needs it: crops of one image share their colours, and a network that may compare colours learns little else
-(Chen et al. 2020, figure 5).
+Pretraining needs it: crops of one image have the same colours, and a network that can compare colours learns little
+else (Chen et al. 2020, figure 5).
 """
 
 import math
@@ -15,7 +15,7 @@ from percentmatch.augment.draws import uniforms
 _LUMA = (0.299, 0.587, 0.114)
 _YIQ = torch.tensor([_LUMA, (0.596, -0.274, -0.322), (0.211, -0.523, 0.312)], dtype=torch.float64)
 _GREY = 0.5  # contrast 0 is this
-CHANGED, GREY = 0.8, 0.2  # shares of the views, as in SimCLR
+CHANGED, GREY = 0.8, 0.2  # fractions of the views, as in SimCLR
 
 
 def draw_jitter(
@@ -36,7 +36,7 @@ def draw_jitter(
     chroma[:, 1, 2], chroma[:, 2, 1] = -saturation * angle.sin(), saturation * angle.sin()
     turn = (bright * contrast)[:, None, None] * (torch.linalg.inv(_YIQ) @ chroma @ _YIQ)  # (n, 3, 3) of colours
     shift = (bright * (1 - contrast) * _GREY)[:, None]  # (n, 1)
-    middle, spread = (torch.tensor(each, dtype=torch.float64) for each in (mean, std))
+    middle, spread = torch.tensor([mean, std], dtype=torch.float64)
     turned = turn * spread / spread[:, None]
     return torch.cat([turned, ((turn @ middle + shift - middle) / spread)[:, :, None]], dim=2).float()
 

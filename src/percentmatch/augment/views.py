@@ -8,7 +8,9 @@ and written by each. Colour operations keep the order in which they were drawn.
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
@@ -20,51 +22,35 @@ from percentmatch.augment.geometry import GEOMETRY, crop, flip, product, warp
 from percentmatch.distributed.device import send
 from percentmatch.settings.config import View
 
-
-@dataclass(frozen=True)
-class Range:
-    """The parameter of an operation at level 0 to 1: start + slope * level, with a random sign on the slope."""
-
-    start: float = 0.0
-    slope: float = 0.0
-    signed: bool = False
-
-
-OPERATIONS: dict[str, Range] = {  # torchvision's RandAugment
-    "identity": Range(),
-    "shear_x": Range(0.0, 0.3, signed=True),
-    "shear_y": Range(0.0, 0.3, signed=True),
-    "translate_x": Range(0.0, 150 / 331, signed=True),  # share of the side
-    "translate_y": Range(0.0, 150 / 331, signed=True),
-    "rotate": Range(0.0, 30.0, signed=True),  # degrees
-    "brightness": Range(1.0, 0.9, signed=True),
-    "color": Range(1.0, 0.9, signed=True),
-    "contrast": Range(1.0, 0.9, signed=True),
-    "sharpness": Range(1.0, 0.9, signed=True),
-    "posterize": Range(8.0, -4.0),  # bits, rounded
-    "solarize": Range(255.0, -255.0),
-    "autocontrast": Range(),
-    "equalize": Range(),
+# torchvision's RandAugment: the parameter of an operation at level 0 to 1 is start + slope * level; the last column
+# says whether the slope gets a random sign
+_OPERATIONS = {
+    "identity": (0.0, 0.0, False),
+    "shear_x": (0.0, 0.3, True),
+    "shear_y": (0.0, 0.3, True),
+    "translate_x": (0.0, 150 / 331, True),  # fraction of the side
+    "translate_y": (0.0, 150 / 331, True),
+    "rotate": (0.0, 30.0, True),  # degrees
+    **dict.fromkeys(("brightness", "color", "contrast", "sharpness"), (1.0, 0.9, True)),
+    "posterize": (8.0, -4.0, False),  # bits, rounded
+    "solarize": (255.0, -255.0, False),
+    "autocontrast": (0.0, 0.0, False),
+    "equalize": (0.0, 0.0, False),
 }
-NAMES = tuple(OPERATIONS)
-_START = torch.tensor([each.start for each in OPERATIONS.values()], dtype=torch.float64)  # (14,)
-_SLOPE = torch.tensor([each.slope for each in OPERATIONS.values()], dtype=torch.float64)
-_SIGNED = torch.tensor([each.signed for each in OPERATIONS.values()])
+NAMES = tuple(_OPERATIONS)
+_START, _SLOPE, _SIGNED = torch.tensor(list(_OPERATIONS.values()), dtype=torch.float64).unbind(1)  # (14,) each
 _ASPECT = 4 / 3  # a crop's width / height is between 1 / _ASPECT and _ASPECT
 
 
 @dataclass(frozen=True)
 class Plan:
-    """What happens to each of n images. All tensors are on the host; lengths are shares of the image's side."""
+    """What happens to each of n images. All tensors are on the host; lengths are fractions of the image's side."""
 
     matrix: Tensor  # (n, 2, 3) float32, see geometry
     shown: Tensor  # (n, 2) float32 width and height of the crop
     op: Tensor  # (n, ops) int64 numbers of NAMES, in order; geometric ones are in the matrix already
     value: Tensor  # (n, ops) float64 the parameter of each
     cutout: Tensor  # (n, 3) float32 side, centre x, centre y; the side is 0 where nothing is cut out
-
-    def __len__(self) -> int:
-        return len(self.matrix)
 
 
 def draw(view: View, *, size_in: tuple[int, int], seed: int, step: int, sample: Tensor, stream: int) -> Plan:
@@ -81,9 +67,9 @@ def draw(view: View, *, size_in: tuple[int, int], seed: int, step: int, sample: 
         matrix = product(matrix, flip(u[:, 4] < 0.5))
     cutout = u[:, 5:8] * torch.tensor([view.cutout_ratio, 1, 1])
 
-    slots = u[:, 8:].unflatten(1, (ops, 3)) if ops else u.new_zeros(len(u), 0, 3)  # (n, ops, 3)
+    slots = u[:, 8:].reshape(len(u), ops, 3)  # (n, ops, 3)
     op = (slots[..., 0] * len(NAMES)).long()  # (n, ops)
-    sign = torch.where(_SIGNED[op] & (slots[..., 2] < 0.5), -1.0, 1.0)
+    sign = torch.where((_SIGNED[op] > 0) & (slots[..., 2] < 0.5), -1.0, 1.0)
     value = _START[op] + _SLOPE[op] * view.strength * slots[..., 1] * sign  # (n, ops)
     value = torch.where(op == NAMES.index("posterize"), value.round(), value)
     turns = torch.eye(3, dtype=torch.float64).expand(*op.shape, 3, 3)  # (n, ops, 3, 3)
@@ -97,15 +83,15 @@ def draw(view: View, *, size_in: tuple[int, int], seed: int, step: int, sample: 
 def apply(images: Tensor, plan: Plan, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
     """Carry out `plan` on `images` (n, 3, H, W) uint8: normalised float32 (n, 3, size, size) on the same device."""
     _check(images)
-    if len(images) != len(plan):
-        raise ValueError(f"the plan is for {len(plan)} images, not for {len(images)}")
+    if len(images) != len(plan.matrix):
+        raise ValueError(f"the plan is for {len(plan.matrix)} images, not for {len(images)}")
     warped = warp(images, send(plan.matrix, images.device), send(plan.shown, images.device), size).round_()
     rows = list(warped.unbind())  # n times (3, size, size)
     groups, values = _schedule(plan.op, plan.value)
     parameters = send(values, images.device).split([len(chosen) for _, chosen in groups])
     for (name, chosen), value in zip(groups, parameters, strict=True):
         changed = COLOUR[name](torch.stack([rows[row] for row in chosen]), value)
-        for row, image in zip(chosen, changed.unbind(), strict=True):
+        for row, image in zip(chosen, changed, strict=True):
             rows[row] = image
     views = normalise_(torch.stack(rows), mean, std)  # (n, 3, size, size)
     if plan.cutout[:, 0].any():
@@ -118,13 +104,12 @@ def apply(images: Tensor, plan: Plan, size: int, mean: Sequence[float], std: Seq
 
 def fused_views(device: torch.device) -> Callable[..., Tensor] | None:
     """`fused.make_views` where one kernel can make a view, else None: `apply` then makes it in plain torch."""
-    if device.type != "cuda":
-        return None
-    try:
-        from percentmatch.augment.fused import make_views
-    except ImportError:  # torch for CUDA without triton
-        return None
-    return make_views
+    if device.type == "cuda":
+        with suppress(ImportError):  # torch for CUDA without triton
+            from percentmatch.augment.fused import make_views
+
+            return make_views
+    return None
 
 
 def resize(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -134,6 +119,27 @@ def resize(images: Tensor, size: int, mean: Sequence[float], std: Sequence[float
     if images.shape[-2:] != (size, size):
         views = F.interpolate(views, (size, size), mode="bilinear", antialias=True).round_()
     return normalise_(views, mean, std)
+
+
+def frame(images: Tensor, kind: Literal["squash", "center"]) -> Tensor:
+    """All of `images` (n, 3, h, w), to be squashed later, or their central square (n, 3, s, s)."""
+    if kind == "squash":
+        return images
+    height, width = images.shape[-2:]
+    side = min(height, width)
+    top, left = (height - side) // 2, (width - side) // 2
+    return images[..., top : top + side, left : left + side]
+
+
+def shrink(images: Tensor, side: int) -> Tensor:
+    """`images` (n, 3, h, w) uint8, made smaller once, antialiased, to squares of `side` if they are larger.
+
+    Views read single pixels, so a view much smaller than its source would pick some and miss the rest.
+    """
+    if min(images.shape[-2:]) <= side:
+        return images
+    small = (F.interpolate(chunk.float(), (side, side), mode="bilinear", antialias=True) for chunk in images.split(256))
+    return torch.cat([chunk.round_().to(torch.uint8) for chunk in small])
 
 
 def normalise_(images: Tensor, mean: Sequence[float], std: Sequence[float]) -> Tensor:
@@ -165,13 +171,11 @@ def _schedule(op: Tensor, value: Tensor) -> tuple[tuple[tuple[str, tuple[int, ..
         for ops, values in zip(op.tolist(), value.tolist(), strict=True)
     ]
     groups, values = [], []
-    for queue in queues:
-        queue.reverse()  # the next one is the last
-    while votes := Counter(queue[-1][0] for queue in queues if queue):
-        name = max(COLOUR, key=lambda each: votes[each])
-        chosen = tuple(row for row, queue in enumerate(queues) if queue and queue[-1][0] == name)
+    while votes := Counter(queue[0][0] for queue in queues if queue):
+        name = max(COLOUR, key=votes.__getitem__)
+        chosen = tuple(row for row, queue in enumerate(queues) if queue and queue[0][0] == name)
         groups.append((name, chosen))
-        values += [queues[row].pop()[1] for row in chosen]
+        values += [queues[row].pop(0)[1] for row in chosen]
     return tuple(groups), torch.tensor(values, dtype=torch.float64)
 
 

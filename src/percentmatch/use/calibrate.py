@@ -27,7 +27,7 @@ def recalibrate(
     device: str = "auto",
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Rewrite what a run's model knows of decisions, and the lines on them in metrics.json; returns the summary.
+    """Write new decisions to a run's model, and the lines on them to its metrics.json; returns the summary.
 
     The images are the run's validation images, or all rows of the file `labels`, whose paths begin at `images`.
     """
@@ -35,27 +35,20 @@ def recalibrate(
     if (folder.path / "config.json").exists() and not folder.config.exists():
         raise UserError(f"'{run}' is an exported model; calibrate the run it comes from, then export that again")
     if labels:
-        model, card, loaded, chosen_device = open_files(run, labels, images, device, progress=progress)
+        model, card, loaded, on = open_files(run, labels, images, device, progress=progress)
     else:
         if folder.split.exists() and not folder.read_split().validation:
             raise UserError(f"the run in '{run}' has no validation images; give labeled ones by --labels")
-        model, card, loaded, chosen_device = open_run(run, "validation", device, moved=moved, progress=progress)
-    found = logits(model, loaded.pixels, card, chosen_device)
-    if not found.isfinite().all():
+        model, card, loaded, on = open_run(run, "validation", device, moved=moved, progress=progress)
+    scores = logits(model, loaded.pixels, card, on)
+    if not scores.isfinite().all():
         raise UserError(f"the model in '{run}' gives scores that are not finite numbers: training has diverged")
-    decided = decide(
-        found,
-        *loaded.scoring_labels(count_difficult=False),
-        task=card.task,
-        class_names=card.class_names,
-        precision=precision,
-        recall=recall,
-    )
+    options: dict[str, Any] = {"task": card.task, "class_names": card.class_names}
+    pair = loaded.scoring_labels(count_difficult=False)
+    decided = decide(scores, *pair, **options, precision=precision, recall=recall)
     if decided is None:
-        raise UserError(
-            f"no label is 1, or none is 0, in {labels or 'the validation images'}; calibrate with other files "
-            "by --labels"
-        )
+        source = labels or "the validation images"
+        raise UserError(f"no label is 1, or none is 0, in {source}; calibrate with other files by --labels")
     decisions, summary = decided
     metrics = folder.read_metrics() if folder.metrics.exists() else None
     write_atomic(folder.model, classifier_bytes(model, replace(card, decisions=decisions)))
@@ -65,10 +58,10 @@ def recalibrate(
 
 
 def show_decisions(summary: dict[str, Any]) -> None:
-    """What `decide` found: the error of the probabilities, and the threshold of each class."""
+    """Print the summary of `decide`: the error of the probabilities, and the threshold of each class."""
     errors, decisions = summary["calibration"], summary["decisions"]
-    before, after = errors["ece_before"], errors["ece_after"]
-    print(f"calibration error (ECE) {before:.4f} before, {after:.4f} after, on {errors['num_images']} images")
+    text = "calibration error (ECE) {ece_before:.4f} before, {ece_after:.4f} after, on {num_images} images"
+    print(text.format(**errors))
     if "classes" not in decisions:
         return
     table = figures("class", "positives", "threshold", "precision", "recall", "F1")

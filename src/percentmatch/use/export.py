@@ -47,16 +47,12 @@ class ImageClassifier(Classifier, PyTorchModelHubMixin, library_name="percentmat
         built = classifier_of(card)
         super().__init__(built.backbone, built.head)
         self.card = card
-        unit = torch.eye(card.decode_size)[None, None]  # (1, 1, s, s)
-        shape = card.image_size, card.decode_size
-        decisions = card.decisions
-        constants = {
-            "shrink": F.interpolate(unit, shape, mode="bilinear", antialias=True)[0, 0],
-            "colour": torch.tensor([card.mean, card.std])[:, :, None, None],
-            "affine": torch.tensor([decisions.scale, decisions.shift] if decisions else [[1.0], [0.0]]),
-        }
-        for name, constant in constants.items():
-            self.register_buffer(name, constant, persistent=False)  # the file holds the weights only
+        unit, shape = torch.eye(card.decode_size)[None, None], (card.image_size, card.decode_size)  # (1, 1, s, s)
+        shrink = F.interpolate(unit, shape, mode="bilinear", antialias=True)[0, 0]
+        affine = [card.decisions.scale, card.decisions.shift] if card.decisions else [[1.0], [0.0]]
+        self.register_buffer("shrink", shrink, persistent=False)  # the file holds the weights only
+        self.register_buffer("colour", torch.tensor([card.mean, card.std])[:, :, None, None], persistent=False)
+        self.register_buffer("affine", torch.tensor(affine), persistent=False)
 
     def forward(self, images: Tensor) -> Tensor:
         """As `augment.resize`, but by matrices: runtimes agree on products, and differ in how they resize."""
@@ -64,8 +60,8 @@ class ImageClassifier(Classifier, PyTorchModelHubMixin, library_name="percentmat
         if self.card.image_size != self.card.decode_size:
             views = (self.shrink @ (views @ self.shrink.T)).round()
         scale, shift = self.affine
-        found = super().forward((views / 255 - self.colour[0]) / self.colour[1]).float() * scale + shift
-        return found.softmax(dim=1) if self.card.task == "single-label" else found.sigmoid()
+        scores = super().forward((views / 255 - self.colour[0]) / self.colour[1]).float() * scale + shift
+        return scores.softmax(dim=1) if self.card.task == "single-label" else scores.sigmoid()
 
     def _save_pretrained(self, save_directory: Path) -> None:
         """With the card in the file, so that `Predictor` reads what is saved or pushed."""
@@ -75,23 +71,23 @@ class ImageClassifier(Classifier, PyTorchModelHubMixin, library_name="percentmat
 def export(model: str | Path, out: Path) -> list[str]:
     """Write the model of a run folder or file to `out`, a file that ends in .onnx or a new folder; says what it did."""
     predictor = Predictor(model, "cpu")
-    if out.suffix.lower() == ".onnx":
-        if out.exists() and not out.is_file():
-            raise UserError(f"--out {out} is no file; name a new one")
-        content, apart = onnx_bytes(predictor)
-        try:
-            out.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise cannot_write(out, error) from error
-        write_atomic(out, content)
-        return [f"onnx  {out}  {len(content) / 1e6:.1f} MB", f"onnxruntime and torch agree within {apart:.0e}"]
-    folder = RunFolder(Path(model))
-    write_folder(predictor, out, folder.read_metrics() if folder.metrics.exists() else {})
-    return [f"folder  {out}  (model.safetensors, config.json, README.md)"]
+    if out.suffix.lower() != ".onnx":
+        folder = RunFolder(Path(model))
+        write_folder(predictor, out, folder.read_metrics() if folder.metrics.exists() else {})
+        return [f"folder  {out}  (model.safetensors, config.json, README.md)"]
+    if out.exists() and not out.is_file():
+        raise UserError(f"--out {out} is no file; name a new one")
+    content, difference = onnx_bytes(predictor)
+    try:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise cannot_write(out, error) from error
+    write_atomic(out, content)
+    return [f"onnx  {out}  {len(content) / 1e6:.1f} MB", f"onnxruntime and torch agree within {difference:.0e}"]
 
 
 def with_preprocessing(predictor: Predictor) -> ImageClassifier:
-    model = ImageClassifier(**json.loads(json.dumps(asdict(predictor.card))))
+    model = ImageClassifier(**asdict(predictor.card))
     model.load_state_dict(predictor.network.state_dict())
     return model.eval()
 
@@ -103,16 +99,14 @@ def onnx_bytes(predictor: Predictor) -> tuple[bytes, float]:
         import onnxruntime
         import onnxscript  # noqa: F401  torch's exporter needs it
     except ImportError as error:
-        raise UserError(
-            f'an ONNX file needs {error.name}, which is not installed; run pip install "percentmatch[export]"'
-        ) from None
-    card = predictor.card
-    model = with_preprocessing(predictor)
-    size = sum(each.numel() * each.element_size() for each in model.state_dict().values())
+        how = 'run pip install "percentmatch[export]"'
+        raise UserError(f"an ONNX file needs {error.name}, which is not installed; {how}") from None
+    card, model = predictor.card, with_preprocessing(predictor)
+    size = sum(tensor.nbytes for tensor in model.state_dict().values())
     if size > MOST_BYTES:
         raise UserError(f"the {size / 2**30:.1f} GiB of {card.backbone} do not fit into an ONNX file; export a folder")
     pixels = _examples(card.decode_size)
-    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # it tells what it does not simplify
+    logging.getLogger("onnxscript").setLevel(logging.ERROR)  # it warns of what it does not simplify
     try:
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
             program: Any = torch.onnx.export(
@@ -126,25 +120,23 @@ def onnx_bytes(predictor: Predictor) -> tuple[bytes, float]:
                 dynamic_shapes=({0: torch.export.Dim("n")},),
             )
     except Exception as error:  # torch's exporter refuses a model in many ways
-        reason = next(iter(str(error).splitlines()), "")
-        raise UserError(f"torch cannot export {card.backbone} as ONNX ({type(error).__name__}: {reason})") from error
-    proto = program.model_proto
+        reason = f"{type(error).__name__}: {error}".splitlines()[0]
+        raise UserError(f"torch cannot export {card.backbone} as ONNX ({reason})") from error
+    proto = program.model_proto  # a new one each time it is read
     onnx.helper.set_model_props(proto, {name: json.dumps(value) for name, value in onnx_facts(card).items()})
     content = proto.SerializeToString()
     try:
         session = onnxruntime.InferenceSession(content, providers=["CPUExecutionProvider"])
         found: list[Any] = [session.run(None, {"pixels": batch.numpy()})[0] for batch in (pixels, pixels[:1])]
-    except Exception as error:  # onnxruntime has a dozen kinds, and none above them
-        reason = next(iter(str(error).splitlines()), "")
+    except Exception as error:  # onnxruntime's errors have no common class
+        reason = f"{error}\n".splitlines()[0]
         raise UserError(f"onnxruntime cannot run the exported {card.backbone} ({reason}); export a folder") from error
     wanted = probabilities_of(logits(predictor.network, pixels.permute(0, 3, 1, 2), card, predictor.device), card)
-    apart = max(float((torch.as_tensor(each) - wanted[: len(each)]).abs().max()) for each in found)
-    if not apart <= TOLERANCE:
-        raise UserError(
-            f"onnxruntime's probabilities differ from torch's by {apart:.1e}, more than {TOLERANCE:.0e}; nothing is "
-            "written: export a folder, or try another version of onnxruntime"
-        )
-    return content, apart
+    difference = max(float((torch.as_tensor(table) - wanted[: len(table)]).abs().max()) for table in found)
+    if not difference <= TOLERANCE:
+        what = f"onnxruntime's probabilities differ from torch's by {difference:.1e}, more than {TOLERANCE:.0e}"
+        raise UserError(f"{what}; nothing is written: export a folder, or try another version of onnxruntime")
+    return content, difference
 
 
 def onnx_facts(card: Card) -> dict[str, Any]:
@@ -154,13 +146,11 @@ def onnx_facts(card: Card) -> dict[str, Any]:
 
 
 def _examples(side: int) -> Tensor:
-    """Noise, noise in large squares, and ramps: (3, side, side, 3) uint8."""
-    generator = torch.Generator().manual_seed(0)
-    noise = torch.randint(256, (2, 3, side, side), generator=generator, dtype=torch.uint8)
-    squares = F.interpolate(noise[1:, :, :4, :4].float(), (side, side), mode="nearest").byte()
-    ramp = torch.linspace(0, 255, side).byte()
-    ramps = torch.stack([ramp.expand(side, side), ramp[:, None].expand(side, side), ramp.flip(0).expand(side, side)])
-    return torch.cat([noise[:1], squares, ramps[None]]).permute(0, 2, 3, 1).contiguous()
+    """Noise, noise in large squares, and gradients: (3, side, side, 3) uint8."""
+    noise = torch.randint(256, (3, 3, side, side), generator=torch.Generator().manual_seed(0)).float()
+    squares = F.interpolate(noise[1:2, :, :4, :4], (side, side), mode="nearest")
+    gradients = F.interpolate(noise[2:, :, :2, :2], (side, side), mode="bilinear")
+    return torch.cat([noise[:1], squares, gradients]).byte().permute(0, 2, 3, 1).contiguous()
 
 
 def write_folder(predictor: Predictor, out: Path, metrics: dict[str, Any]) -> None:
@@ -186,7 +176,7 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
     def cell(text: str) -> str:
         return re.sub(r"[|\[\]`]", lambda found: f"&#{ord(found[0])};", html.escape(" ".join(text.split())))
 
-    decisions, thresholds = card.decisions, thresholds_of(card)
+    thresholds = thresholds_of(card)
     if thresholds is None:
         classes = [f"- {cell(name)}" for name in card.class_names]
     else:
@@ -198,20 +188,17 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
         if table.means["mAP"] is not None
     ]
     errors = metrics.get("calibration")
-    if errors and decisions:
+    if errors and card.decisions:
         scores.append(f"- calibration error (ECE) {errors['ece_before']:.4f} raw, {errors['ece_after']:.4f} calibrated")
-    best = "the most probable class is decided for"
-    return (
-        (files("percentmatch.use") / "model_card.md")
-        .read_text(encoding="utf-8")
-        .format(
-            card=card,
-            backbone=cell(card.backbone),
-            number=len(card.class_names),
-            whose="calibrated on labeled images" if decisions else "the own ones of the network",
-            chosen=best if thresholds is None else "a class is decided for from its threshold on",
-            scores="\n".join(["", "## Scores", "", *scores, ""]) if scores else "",
-            classes="\n".join(classes),
-            kept="its central square" if card.frame == "center" else "all of it",
-        )
+    rule = "the most probable class is chosen"
+    template = (files("percentmatch.use") / "model_card.md").read_text(encoding="utf-8")
+    return template.format(
+        card=card,
+        backbone=cell(card.backbone),
+        number=len(card.class_names),
+        origin="calibrated on labeled images" if card.decisions else "those of the network, not calibrated",
+        decision=rule if thresholds is None else "a class is chosen from its threshold on",
+        scores="\n".join(["", "## Scores", "", *scores, ""]) if scores else "",
+        classes="\n".join(classes),
+        area="its central square" if card.frame == "center" else "all of it",
     )

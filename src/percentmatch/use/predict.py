@@ -8,7 +8,8 @@ import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager, nullcontext, suppress
+from itertools import compress
 from pathlib import Path
 from typing import IO, Literal
 
@@ -40,7 +41,7 @@ class Predictor:
     """A trained model for images: the path of a run folder, of an exported folder or of a model.safetensors.
 
     Images are given as paths, Pillow images, or uint8 arrays or tensors (h, w, 3) in RGB, in a list or one alone; a
-    path alone may also be a folder, or a text file with one path a line. A row answers each image, in their order; what
+    path alone may also be a folder, or a text file with one path a line. The rows are in the order of the images; what
     a text file names twice is one image.
     """
 
@@ -59,37 +60,34 @@ class Predictor:
 
     def predict(self, images: Source | Iterable[Source]) -> np.ndarray:
         """1 for each class that is decided for, else 0: (n, c); with one label an image, its class: (n,)."""
-        decided = decisions_of(self._logits(images), self.card)
-        return self.classes_[decided.argmax(dim=1).numpy()] if self.card.task == "single-label" else decided.numpy()
+        decided = decisions_of(self._logits(images), self.card).numpy()
+        return self.classes_[decided.argmax(axis=1)] if self.card.task == "single-label" else decided
 
     def stream(self, images: Sequence[Source]) -> Iterator[tuple[list[int], Tensor, list[str]]]:
-        """Chunk by chunk: the rows of the images that could be read, their logits, a sentence for each other one."""
+        """Chunk by chunk: the rows of the images that could be read, their logits, a message for each other one."""
         with ThreadPoolExecutor(cores()) as pool:  # Pillow lets other threads run while it decodes
             for first in range(0, len(images), CHUNK):
-                with warnings.catch_warnings(action="ignore"):  # here, as it is not for one thread among others
+                with warnings.catch_warnings(action="ignore"):  # for all threads together, as it is not thread-safe
                     found = list(enumerate(pool.map(self._read, images[first : first + CHUNK]), first))
-                good = [(row, pixels) for row, pixels in found if isinstance(pixels, Tensor)]
+                good = {row: pixels for row, pixels in found if isinstance(pixels, Tensor)}
                 scored = torch.zeros(0, len(self.card.class_names))
                 if good:
-                    pixels = torch.stack([pixels for _, pixels in good])
-                    scored = logits(self.network, pixels, self.card, self.device)
+                    scored = logits(self.network, torch.stack([*good.values()]), self.card, self.device)
                 if not scored.isfinite().all():
                     raise UserError("the model gives scores that are not finite numbers: its training has diverged")
-                yield [row for row, _ in good], scored, [reason for _, reason in found if isinstance(reason, str)]
+                yield list(good), scored, [message for _, message in found if isinstance(message, str)]
 
     def _logits(self, images: Source | Iterable[Source]) -> Tensor:
         if isinstance(images, str | Path):
-            given: list[Source] = [*find([Path(images)])]
+            images = find([Path(images)])
         elif isinstance(images, Image.Image) or (isinstance(images, np.ndarray | Tensor) and images.ndim == 3):
-            given = [images]
-        else:
-            given = list(images)
-        parts = [torch.zeros(0, len(self.card.class_names))]
-        for _, scored, bad in self.stream(given):
+            images = [images]
+        chunks = [torch.zeros(0, len(self.card.class_names))]
+        for _, scored, bad in self.stream(list(images)):
             if bad:
                 raise UserError(bad[0])
-            parts.append(scored)
-        return torch.cat(parts)
+            chunks.append(scored)
+        return torch.cat(chunks)
 
     def _read(self, image: Source) -> Tensor | str:
         """The image as the model's square (3, s, s), or what is wrong with it."""
@@ -98,19 +96,19 @@ class Predictor:
             if isinstance(image, str | Path):
                 str(image).encode()
                 return torch.from_numpy(decode(Path(image), size, frame))
-            if isinstance(image, Image.Image):
-                image.load()
-                return torch.from_numpy(square(image, size, frame))
+            if not isinstance(image, Image.Image):
+                pixels = np.asarray(image.cpu() if isinstance(image, Tensor) else image)
+                if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
+                    return f"an image is {pixels.dtype} of shape {pixels.shape}; give uint8 (height, width, 3) in RGB"
+                image = Image.fromarray(np.ascontiguousarray(pixels))
+            image.load()
+            return torch.from_numpy(square(image, size, frame))
         except UserError as error:
             return str(error)
         except UnicodeEncodeError:
             return f"cannot read image {str(image)!a}: its name is not valid UTF-8; rename the file"
         except (OSError, ValueError, SyntaxError) as error:
             return f"cannot read a Pillow image: {' '.join(str(error).split())}; replace it"
-        pixels = np.asarray(image.cpu() if isinstance(image, Tensor) else image)
-        if pixels.dtype != np.uint8 or pixels.ndim != 3 or pixels.shape[2] != 3 or not pixels.size:
-            return f"an image is {pixels.dtype} of shape {pixels.shape}; give uint8 (height, width, 3) in RGB"
-        return torch.from_numpy(square(Image.fromarray(np.ascontiguousarray(pixels)), size, frame))
 
 
 def predict(
@@ -127,7 +125,7 @@ def predict(
     """Write labels and probabilities of each image of `sources`; returns how many were scored, and how many not.
 
     `model` is as for `Predictor`; a source is an image, a folder or a text file with one path a line. `say` gets a
-    sentence for each image that cannot be read. The form is that of the suffix of `out` if it is not given. Without
+    message for each image that cannot be read. The form is that of the suffix of `out` if it is not given. Without
     `out` the table goes to standard output. The file is moved into place when it is complete; until the first images
     are scored nothing is written.
     """
@@ -139,7 +137,6 @@ def predict(
     paths = find(sources)
     predictor = Predictor(model, device)
     names = predictor.card.class_names
-    lines = _json_lines if form == "jsonl" else _csv_lines
     if out and out.is_file() and not _is_prediction(out, names):
         raise UserError(f"--out {out} is there already and holds no predictions of this model; name a new file")
     if form == "csv" and (odd := next((name for name in names if ";" in name), None)):
@@ -147,11 +144,12 @@ def predict(
     done = skipped = 0
     with _opened(out) as file:
         for rows, scored, bad in predictor.stream(paths):
-            for sentence in bad:
-                say(f"skipped: {sentence}")
+            for message in bad:
+                say(f"skipped: {message}")
             if rows:
                 answers = probabilities_of(scored, predictor.card, raw=raw), decisions_of(scored, predictor.card)
-                lines(file, [paths[row] for row in rows], *answers, names, header=not done)
+                write = _json_lines if form == "jsonl" else _csv_lines
+                write(file, [paths[row] for row in rows], *answers, names, header=not done)
             done, skipped = done + len(rows), skipped + len(bad)
             if progress:
                 progress(done + skipped, len(paths))
@@ -161,7 +159,7 @@ def predict(
 
 
 def find(sources: Sequence[Path]) -> list[Path]:
-    """The image files that the sources name, in their order; what a source before names, by any path, is left out."""
+    """The image files that the sources name, in their order, without those that an earlier source names by any path."""
     paths: list[Path] = []
     seen: set[str] = set()
     for source in sources:
@@ -171,9 +169,9 @@ def find(sources: Sequence[Path]) -> list[Path]:
             found = read_folder(source).paths
         else:
             found = (source,) if is_image_name(source.name) else _listed(source)
-        real = [os.path.realpath(path) for path in found]
-        paths += [path for path, target in zip(found, real, strict=True) if target not in seen]
-        seen.update(real)
+        targets = {path: os.path.realpath(path) for path in found}
+        paths += [path for path in found if targets[path] not in seen]
+        seen.update(targets.values())
     if not paths:
         raise UserError("no image is named; give images, a folder or a text file with one path a line")
     return paths
@@ -189,63 +187,57 @@ def _listed(source: Path) -> tuple[Path, ...]:
 def _csv_lines(
     file: IO[str], paths: list[Path], scores: Tensor, decided: Tensor, names: Sequence[str], *, header: bool
 ) -> None:
-    """A row an image: its path, the classes decided for, and the probability of each class. `read_table` reads it.
+    """A row for each image: its path, the classes decided for, all probabilities. `read_table` reads it.
 
     A cell that a spreadsheet might run is guarded: a path by `./`, a class by an apostrophe. So is a class that names
     a column of labels files.
     """
     if header:
-        write_row(file, _header(names))
-    for path, row, yes in zip(map(str, paths), scores.tolist(), decided.tolist(), strict=True):
-        labels = [guard(name) for name, chosen in zip(names, yes, strict=True) if chosen]
+        file.write(_header(names))
+    for path, row, chosen in zip(map(str, paths), scores.tolist(), decided.tolist(), strict=True):
+        labels = [*map(guard, compress(names, chosen))]
         joined = ";".join(labels)
         if joined.startswith(("[", "{", "?")) or (len(labels) == 1 and re.search(r"[\s,|]", joined)):
             joined = f";{joined}"  # else it would be read as a list, as unknown, or divided at its space, comma or bar
         write_row(file, [path if guard(path) == path else f"./{path}", joined, *(f"{p:.6f}" for p in row)])
 
 
-def _header(names: Sequence[str]) -> list[str]:
-    taken = (*LABEL_HEADERS, *PART_HEADERS)
-    return ["image", "labels", *(f"'{name}" if name.strip().lower() in taken else guard(name) for name in names)]
+def _header(names: Sequence[str]) -> str:
+    taken, line = (*LABEL_HEADERS, *PART_HEADERS), io.StringIO()
+    columns = (f"'{name}" if name.strip().lower() in taken else guard(name) for name in names)
+    write_row(line, ["image", "labels", *columns])
+    return line.getvalue()
 
 
 def _is_prediction(file: Path, names: Sequence[str]) -> bool:
-    """Whether a file is empty, or begins as those for these classes do, so that nothing is lost if it is replaced."""
-    header = io.StringIO()
-    write_row(header, _header(names))
-    try:
-        with open(file, "rb") as content:
-            start = content.read(len(header.getvalue().encode()))
-    except OSError:
-        return True  # what is wrong is said when it is written
-    return not start or start == header.getvalue().encode() or start.startswith(b'{"image": ')
+    """Whether a file is empty, or begins like one of predictions for these classes, so that it may be replaced."""
+    header = _header(names).encode()
+    with suppress(OSError), open(file, "rb") as content:
+        start = content.read(len(header))
+        return start in (b"", header) or start.startswith(b'{"image": ')
+    return True  # writing it will say what is wrong
 
 
 def _json_lines(
     file: IO[str], paths: list[Path], scores: Tensor, decided: Tensor, names: Sequence[str], *, header: bool
 ) -> None:
-    """An object an image; `confidence` is the probability that the decision on the class is right."""
+    """An object for each image; `confidence` is the probability that the decision on the class is right."""
     sure = torch.where(decided > 0, scores, 1 - scores)
-    tables = ((scores * 1e6).round() / 1e6, decided, (sure * 1e6).round() / 1e6)
-    for path, yes, *rows in zip(paths, decided.tolist(), *(table.tolist() for table in tables), strict=True):
-        labels = [name for name, chosen in zip(names, yes, strict=True) if chosen]
-        probability, decision, confidence = (dict(zip(names, row, strict=True)) for row in rows)
-        answer = {"image": str(path), "labels": labels, "probability": probability, "decision": decision}
-        file.write(json.dumps({**answer, "confidence": confidence}, ensure_ascii=False) + "\n")
+    tables = (decided, (scores * 1e6).round() / 1e6, (sure * 1e6).round() / 1e6)
+    for path, *rows in zip(paths, *(table.tolist() for table in tables), strict=True):
+        decision, probability, confidence = (dict(zip(names, row, strict=True)) for row in rows)
+        answer = {"image": str(path), "labels": [*compress(names, rows[0])], "probability": probability}
+        file.write(json.dumps({**answer, "decision": decision, "confidence": confidence}, ensure_ascii=False) + "\n")
 
 
 @contextmanager
 def _opened(out: Path | None) -> Generator[IO[str]]:
-    """Standard output, or a file; if it does not come about, the folders that were made for it go again."""
-    if out is None:
-        yield sys.stdout
-        return
-    made = [folder for folder in out.parents if not folder.exists()]  # the innermost first
+    """Standard output, or a file; the folders that are made for it are removed if it cannot be written."""
+    made = [folder for folder in out.parents if not folder.exists()] if out else []  # the innermost first
     try:
-        with replacing_named(out) as file:
+        with replacing_named(out) if out else nullcontext(sys.stdout) as file:
             yield file
-    except BaseException:
+    finally:
         for folder in made:
-            with suppress(OSError):
+            with suppress(OSError):  # it holds the file
                 folder.rmdir()
-        raise

@@ -9,16 +9,10 @@ HEADS: dict[str, type[Head]] = {"ml-decoder": MLDecoder, "linear": LinearHead}
 
 
 def head_class(name: str, dropout: float = 0.0) -> type[Head]:
-    """The row of a head, if it is there and takes this dropout."""
+    """The class of a head; an error if there is none, or if it does not take this dropout."""
     if name not in HEADS:
         raise UserError(f"unknown head '{name}'{did_you_mean(name, HEADS)}")
     if dropout and not HEADS[name].takes_dropout:
-        takers = " or ".join(each for each, head in HEADS.items() if head.takes_dropout)
+        takers = " or ".join(other for other, head in HEADS.items() if head.takes_dropout)
         raise UserError(f"dropout {dropout} is for the {takers} head; '{name}' sets its own: leave it at 0")
     return HEADS[name]
-
-
-def build_head(name: str, in_features: int, num_classes: int, dropout: float = 0.0) -> Head:
-    """The head `name` over features of so many numbers, with random weights."""
-    head = head_class(name, dropout)
-    return head(in_features, num_classes, **({"dropout": dropout} if head.takes_dropout else {}))

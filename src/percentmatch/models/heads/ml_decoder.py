@@ -24,13 +24,13 @@ class MLDecoder(Head):
         num_classes: int,
         *,
         embed_dim: int = 768,
-        num_queries: int | None = None,
+        num_queries: int = 100,
         num_heads: int = 8,
         ffn_dim: int = 2048,
         dropout: float = 0.1,
     ) -> None:
         super().__init__()
-        num_queries = min(100 if num_queries is None else num_queries, num_classes)
+        num_queries = min(num_queries, num_classes)
         self.num_classes = num_classes
         self.classes_per_query = ceil(num_classes / num_queries)
         self.embed = nn.Linear(in_features, embed_dim)
@@ -39,9 +39,7 @@ class MLDecoder(Head):
         self.attention = nn.MultiheadAttention(embed_dim, num_heads, dropout=dropout, batch_first=True)
         self.expand = nn.Linear(embed_dim, ffn_dim)
         self.contract = nn.Linear(ffn_dim, embed_dim)
-        self.query_norm = nn.LayerNorm(embed_dim)
-        self.attention_norm = nn.LayerNorm(embed_dim)
-        self.ffn_norm = nn.LayerNorm(embed_dim)
+        self.query_norm, self.attention_norm, self.ffn_norm = (nn.LayerNorm(embed_dim) for _ in range(3))
         self.dropout = nn.Dropout(dropout)
         self.group_weight = nn.Parameter(torch.empty(num_queries, embed_dim, self.classes_per_query))  # (q, e, k)
         self.group_bias = nn.Parameter(torch.zeros(num_classes))

@@ -180,35 +180,32 @@ def _backward(
     tl.store(dx + at, found.to(dx.dtype.element_ty), mask=mask)
 
 
-def _shape(x: Tensor) -> tuple[int, int, int, int, int, int, int]:
-    """Rows, channels, block of rows, block of channels, blocks of channels, rows a chunk, chunks."""
+def _shape(x: Tensor) -> tuple[int, int, int, int, int, tuple[int, int], dict[str, int]]:
+    """Rows, channels, rows a chunk, chunks, groups of FEW channels, the grid of blocks, the sides of a block."""
     channels = x.shape[1]
     rows = x.numel() // channels
     block_c = min(64, triton.next_power_of_2(channels))
     block_r = TILE // block_c
-    columns = triton.cdiv(channels, block_c)
-    chunks = max(1, min(triton.cdiv(rows, block_r), triton.cdiv(PROGRAMS, columns)))
+    grid = (triton.cdiv(rows, block_r), triton.cdiv(channels, block_c))  # only the first axis may be long
+    chunks = max(1, min(grid[0], triton.cdiv(PROGRAMS, grid[1])))
     per_chunk = triton.cdiv(triton.cdiv(rows, chunks), block_r) * block_r
-    return rows, channels, block_r, block_c, columns, per_chunk, triton.cdiv(rows, per_chunk)
+    few, blocks = triton.cdiv(channels, FEW), {"block_r": block_r, "block_c": block_c}
+    return rows, channels, per_chunk, triton.cdiv(rows, per_chunk), few, grid, blocks
 
 
 class _NormAct(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x, residual, weight, bias, running_mean, running_var, momentum, eps, act, forks):
         x = x.contiguous(memory_format=torch.channels_last)
-        rows, channels, block_r, block_c, columns, per_chunk, chunks = _shape(x)
-        blocks = {"block_r": block_r, "block_c": block_c}
+        rows, channels, per_chunk, chunks, few, grid, blocks = _shape(x)
         moments = x.new_empty(2, channels, dtype=torch.float32)
         sums = x.new_empty(chunks, 2, channels, dtype=torch.float32)
-        _stats[(columns, chunks)](x, running_mean, sums, rows, channels, per_chunk, **blocks)
-        moving = running_mean, running_var
-        few = triton.cdiv(channels, FEW)
-        _finish[(few,)](sums, moments, *moving, rows, channels, chunks, momentum, eps, block_c=FEW)
+        _stats[(grid[1], chunks)](x, running_mean, sums, rows, channels, per_chunk, **blocks)
+        _finish[(few,)](sums, moments, running_mean, running_var, rows, channels, chunks, momentum, eps, block_c=FEW)
         y = torch.empty_like(x)
         added = residual is not None
         if added:
             residual = residual.contiguous(memory_format=torch.channels_last)
-        grid = (triton.cdiv(rows, block_r), columns)  # only the first axis may be long
         _normalise[grid](x, residual, y, moments, weight, bias, rows, channels, added=added, act=act, **blocks)
         ctx.save_for_backward(x, y if act and added else None, moments, weight, bias)
         ctx.added, ctx.act = added, act
@@ -217,42 +214,35 @@ class _NormAct(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, dy, more=None):
-        x, y, moments, weight, bias = ctx.saved_tensors
-        there = [each.contiguous(memory_format=torch.channels_last) for each in (dy, more) if each is not None]
-        if not there:
+        x, y, *affine = ctx.saved_tensors  # affine: moments, weight, bias
+        given = [grad.contiguous(memory_format=torch.channels_last) for grad in (dy, more) if grad is not None]
+        if not given:
             return (None,) * 10
-        dy, more = there[0], there[1] if len(there) == 2 else None
+        dy, more = given[0], given[1] if len(given) == 2 else None
         if more is not None and not ctx.added:
             dy, more = dy + more, None
-        rows, channels, block_r, block_c, columns, per_chunk, chunks = _shape(x)
-        blocks = {"block_r": block_r, "block_c": block_c}
+        rows, channels, per_chunk, chunks, few, grid, blocks = _shape(x)
         sums = x.new_empty(chunks, 2, channels, dtype=torch.float32)
         grads = x.new_empty(2, channels, dtype=torch.float32)
         before = torch.empty_like(x) if ctx.added else None
-        affine = moments, weight, bias
-        flags = {"added": ctx.added, "act": ctx.act, "forked": more is not None}
-        _backward_sums[(columns, chunks)](
-            dy, more, y, x, before, *affine, sums, rows, channels, per_chunk, **flags, **blocks
-        )
-        _sum_chunks[(triton.cdiv(channels, FEW),)](sums, grads, channels, chunks, block_c=FEW)
+        flags = {"added": ctx.added, "act": ctx.act, "forked": more is not None, **blocks}
+        _backward_sums[(grid[1], chunks)](dy, more, y, x, before, *affine, sums, rows, channels, per_chunk, **flags)
+        _sum_chunks[(few,)](sums, grads, channels, chunks, block_c=FEW)
         dx = torch.empty_like(x)
-        grid = (triton.cdiv(rows, block_r), columns)  # only the first axis may be long
         dy, act = (before, NONE) if ctx.added else (dy, ctx.act)
         _backward[grid](dy, x, dx, *affine, grads, rows, channels, act=act, **blocks)
         return dx, before, grads[1], grads[0], *(None,) * 6
 
 
-def norm_act(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, *, act: int = NONE) -> Tensor:
+def norm_act(
+    norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None, *, act: int = NONE, forks: bool = False
+) -> Any:
     """act(norm(x) + residual) in training, with the running statistics moved in place."""
-    return _apply(norm, x, residual, act, forks=False)
+    norm.num_batches_tracked.add_(1)
+    moving = norm.running_mean, norm.running_var, norm.momentum, norm.eps
+    return _NormAct.apply(x, residual, norm.weight, norm.bias, *moving, act, forks)
 
 
 def forked_relu(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None = None) -> tuple[Tensor, Tensor]:
     """The same with a ReLU, twice: two readers that take one each have their gradients added in its backward pass."""
-    return _apply(norm, x, residual, RELU, forks=True)
-
-
-def _apply(norm: nn.BatchNorm2d, x: Tensor, residual: Tensor | None, act: int, *, forks: bool) -> Any:
-    norm.num_batches_tracked.add_(1)
-    moving = norm.running_mean, norm.running_var, norm.momentum, norm.eps
-    return _NormAct.apply(x, residual, norm.weight, norm.bias, *moving, act, forks)
+    return norm_act(norm, x, residual, act=RELU, forks=True)

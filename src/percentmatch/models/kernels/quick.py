@@ -1,5 +1,6 @@
 """The same network, trained faster on a GPU: normalisation, addition and ReLU in one kernel."""
 
+from contextlib import suppress
 from functools import lru_cache
 from itertools import pairwise
 from types import SimpleNamespace
@@ -16,12 +17,12 @@ from percentmatch.models.classifier import Classifier
 
 @lru_cache(maxsize=1)
 def _kernels() -> Any:
-    """The kernels of this package by name, or none without triton."""
-    try:
+    """The kernels of this package by name, or None without triton."""
+    with suppress(ImportError):
         from percentmatch.models.kernels import norm, pool
-    except ImportError:
-        return None
-    return SimpleNamespace(norm_act=norm.norm_act, forked_relu=norm.forked_relu, max_pool=pool.max_pool)
+
+        return SimpleNamespace(norm_act=norm.norm_act, forked_relu=norm.forked_relu, max_pool=pool.max_pool)
+    return None
 
 
 def _here(layer: nn.Module, x: Tensor) -> Any:
@@ -78,45 +79,41 @@ class _Block:
     def forward(self: Any, x: Any) -> Any:  # a tensor, or one twice
         x, shortcut = x if isinstance(x, tuple) else (x, x)
         shortcut = shortcut if self.downsample is None else self.downsample(shortcut)
-        *inner, (conv, norm) = self.layers()
+        *inner, (conv, norm) = _layers(self)
         for convolve, normalise in inner:
             x, _ = forked(normalise, convolve(x))
         y = forked(norm, conv(x), shortcut)
         return y if self.forks else y[0]
 
 
-class QuickBasicBlock(_Block, BasicBlock):
-    def layers(self) -> list[tuple[nn.Module, nn.Module]]:
-        return [(self.conv1, self.bn1), (self.conv2, self.bn2)]
+class QuickBasicBlock(_Block, BasicBlock): ...
 
 
-class QuickBottleneck(_Block, Bottleneck):
-    def layers(self) -> list[tuple[nn.Module, nn.Module]]:
-        return [(self.conv1, self.bn1), (self.conv2, self.bn2), (self.conv3, self.bn3)]
+class QuickBottleneck(_Block, Bottleneck): ...
 
 
 QUICK: dict[type[nn.Module], type[nn.Module]] = {BasicBlock: QuickBasicBlock, Bottleneck: QuickBottleneck}
 
 
 def quicken(model: Classifier, device: torch.device) -> Classifier:
-    """The same model, parameters and names, in place; nothing on a CPU."""
+    """Swap in the faster layers, in place, on a GPU; parameters and names stay the same."""
     backbone = model.backbone
     if device.type != "cuda" or not _kernels():
         return model
     if type(backbone) is ResNet:
         _quicken_resnet(backbone)
     for module in backbone.modules():
-        if type(module) is nn.BatchNorm2d and _learns(module):
+        if _learns(module, nn.BatchNorm2d):
             module.__class__ = QuickNorm
-        elif type(module) is BatchNormAct2d and _learns(module) and type(module.drop) is nn.Identity:
+        elif _learns(module, BatchNormAct2d) and type(module.drop) is nn.Identity:
             module.__class__ = QuickNormAct
     return model
 
 
 def spare_search(model: Classifier, device: torch.device) -> None:
-    """Switch cuDNN's search off where it only costs: half a minute for each depthwise layer gains nothing."""
-    layers = (each for each in model.backbone.modules() if isinstance(each, nn.Conv2d))
-    if device.type == "cuda" and any(each.groups == each.in_channels > 1 for each in layers):
+    """Switch cuDNN's search off for depthwise layers: it takes half a minute for each of them and gains nothing."""
+    layers = (module for module in model.backbone.modules() if isinstance(module, nn.Conv2d))
+    if device.type == "cuda" and any(layer.groups == layer.in_channels > 1 for layer in layers):
         torch.backends.cudnn.benchmark = False
 
 
@@ -128,26 +125,30 @@ def _quicken_resnet(backbone: Any) -> None:
             block.__class__ = QUICK[type(block)]
     for block, following in pairwise(blocks):  # in the order of the forward pass
         block.forks = isinstance(block, _Block) and isinstance(following, _Block)
-    if type(backbone.bn1) is nn.BatchNorm2d and _learns(backbone.bn1) and type(backbone.act1) is nn.ReLU:
+    if _learns(backbone.bn1, nn.BatchNorm2d) and type(backbone.act1) is nn.ReLU:
         backbone.bn1.__class__, backbone.act1 = QuickNormRelu, nn.Identity()
     pool = backbone.maxpool
     if type(pool) is nn.MaxPool2d and (pool.kernel_size, pool.stride, pool.padding, pool.dilation) == (3, 2, 1, 1):
         pool.__class__ = QuickPool
 
 
+def _layers(block: Any) -> list[tuple[nn.Module, nn.Module]]:
+    """The convolutions of a block, each with the normalisation after it."""
+    last = [(block.conv3, block.bn3)] if isinstance(block, Bottleneck) else []
+    return [(block.conv1, block.bn1), (block.conv2, block.bn2), *last]
+
+
 def _plain(block: Any) -> bool:
     """Convolution, normalisation and ReLU only."""
-    last = block.bn3 if isinstance(block, Bottleneck) else block.bn2
     acts = [block.act1, block.act2, *([block.act3] if isinstance(block, Bottleneck) else [])]
-    extras = (block.se, block.drop_path)
     return (
-        all(type(norm) is nn.BatchNorm2d and _learns(norm) for norm in {block.bn1, block.bn2, last})
+        all(_learns(norm, nn.BatchNorm2d) for _, norm in _layers(block))
         and all(type(act) is nn.ReLU for act in acts)
-        and all(extra is None for extra in extras)
-        and all(type(extra) is nn.Identity for extra in (block.drop_block, block.aa))
+        and block.se is block.drop_path is None
+        and type(block.drop_block) is type(block.aa) is nn.Identity
     )
 
 
-def _learns(norm: Any) -> bool:
-    """Whether it has weights and moving statistics."""
-    return norm.affine and norm.track_running_stats and norm.momentum is not None
+def _learns(norm: Any, kind: type[nn.Module]) -> bool:
+    """Whether it is of this kind and has weights and moving statistics."""
+    return type(norm) is kind and norm.affine and norm.track_running_stats and norm.momentum is not None
