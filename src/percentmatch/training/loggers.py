@@ -10,7 +10,7 @@ from typing import Any
 
 from percentmatch.errors import UserError
 from percentmatch.files import write_atomic
-from percentmatch.runs.run_folder import RunFolder
+from percentmatch.runs.run_folder import Folder
 from percentmatch.settings.config import Config
 
 MEANS = ("upper", "lower", "gap", "weights", "positive_rate", "negative_rate")  # of classes
@@ -30,7 +30,7 @@ class Logger(ABC):
     """Shows rows of a log. Made before a run, so that what it lacks is said at once."""
 
     @abstractmethod
-    def begin(self, folder: RunFolder, config: Config) -> None:
+    def begin(self, folder: Folder, config: Config) -> None:
         """Take up the run, at its start or where it goes on."""
 
     @abstractmethod
@@ -41,7 +41,7 @@ class Logger(ABC):
 
 
 @contextmanager
-def shown_by(loggers: Sequence[Logger], folder: RunFolder, config: Config) -> Generator[None]:
+def shown_by(loggers: Sequence[Logger], folder: Folder, config: Config) -> Generator[None]:
     """While active, the loggers show what is written to the folder's log."""
     with ExitStack() as begun:
         for logger in loggers:
@@ -62,7 +62,7 @@ class TensorBoard(Logger):
             raise _missing("tensorboard") from error
         self.open = SummaryWriter
 
-    def begin(self, folder: RunFolder, config: Config) -> None:
+    def begin(self, folder: Folder, config: Config) -> None:
         self.writer = self.open(str(folder.path / "tensorboard"), purge_step=0)  # what was shown before is dropped
         for row in folder.log.rows():
             self.row(row)
@@ -90,7 +90,7 @@ class Wandb(Logger):
         if self.wandb.setup().settings.mode == "online":
             self._try(self.wandb.login)
 
-    def begin(self, folder: RunFolder, config: Config) -> None:
+    def begin(self, folder: Folder, config: Config) -> None:
         file = folder.path / "wandb_id"
         known = file.exists()
         if not known:

@@ -10,8 +10,8 @@ from percentmatch.distributed.group import gather_shares
 from percentmatch.models import Classifier, dropout_on, drops, evaluating
 from percentmatch.records import scores_of
 from percentmatch.scoring.predictions import BATCH
+from percentmatch.training.loop import check_finite
 from percentmatch.training.run import Run
-from percentmatch.training.state import check_finite
 
 REFRESH = 1_000_033  # random stream of dropout while the pool is scored
 

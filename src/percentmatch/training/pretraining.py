@@ -24,14 +24,13 @@ from percentmatch.models import LinearHead, build_classifier, quicken, spare_sea
 from percentmatch.records import StepLoss
 from percentmatch.runs.checkpoint import Checkpoint
 from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.training.graph import Replay
 from percentmatch.training.loader import UNLABELED, Drawn, Pixels, join_plans, rows_at
+from percentmatch.training.loop import minutes
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import build_optimizer, load_optimizer, lr_at
-from percentmatch.training.state import minutes
 
 INIT = 1_000_037  # random stream of the initial weights
 JITTER = 2  # random stream of the colours; 0 and 1 are those of the two views
@@ -146,13 +145,13 @@ class Pretraining:
     """Everything that moves during a pretraining, so that saving it is saving all. A `State` of the training loop."""
 
     name, remedy = "pretrain", "begin in another --out with a lower --lr"
-    ema = None
+    ema, labels = None, ""  # it has no teacher and sees no labels
 
     def __init__(
         self,
         settings: PretrainSettings,
         config: Config,
-        folder: RunFolder,
+        folder: PretrainFolder,
         data: Data,
         device: torch.device,
         *,
@@ -205,7 +204,7 @@ def log_pretraining(state: Pretraining) -> float:
     return state.loss
 
 
-def finish_pretraining(state: Pretraining, folder: PretrainFolder) -> dict[str, Any]:
+def finish_pretraining(state: Pretraining) -> dict[str, Any]:
     """Write the backbone for `train --weights`, and what became of the pretraining."""
     result = {
         "minutes": minutes(state),
@@ -218,7 +217,7 @@ def finish_pretraining(state: Pretraining, folder: PretrainFolder) -> dict[str, 
     if is_main():
         weights = state.model.backbone.state_dict()
         weights = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
-        write_atomic(folder.backbone, save({name: value.cpu().contiguous() for name, value in weights.items()}))
+        write_atomic(state.folder.backbone, save({name: value.cpu().contiguous() for name, value in weights.items()}))
         state.folder.checkpoints.finish()
-        write_json(folder.result, result)
+        write_json(state.folder.result, result)
     return result
