@@ -323,11 +323,11 @@ def test_ranks_that_do_not_mean_the_same_are_refused(tmp_path: Path) -> None:
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("percentmatch.training.loader.num_ranks", lambda: 2)
-    with pytest.raises(UserError, match="--labeled-batch 9 is that of all 2 ranks and must be a multiple of 2"):
+    with pytest.raises(UserError, match="--labeled-batch 9 must be a multiple of 2, the number of ranks"):
         run(command("supervised", tmp_path / "odd", **{"labeled-batch": 9}))
     assert not (tmp_path / "odd").exists()
     monkeypatch.setattr("percentmatch.training.pretraining.num_ranks", lambda: 2)
-    with pytest.raises(UserError, match="--batch 9 is that of all 2 ranks and must be a multiple of 2"):
+    with pytest.raises(UserError, match="--batch 9 must be a multiple of 2, the number of ranks"):
         run(warm_command("resnet", tmp_path, tmp_path / "odd", batch=9))
     assert not (tmp_path / "odd").exists()
 

@@ -116,17 +116,6 @@ class Checkpoints:
         self.log.cut(state.get("log"), state["step"]) if state else self.log.cut(None, 0)
 
 
-def check_same_data(state: Checkpoint, *, split: str, labels: str, folder: Path, source: str) -> None:
-    """Refuse the checkpoint of a run on another split, or with other labels, than these digests name."""
-    if state["split"] != split:
-        raise UserError(f"'{folder / 'last.pt'}' belongs to a run on other images; choose another --out")
-    if state["labels"] != labels:
-        raise UserError(
-            f"the class names or labels in '{source}' have changed since '{folder}' was begun; put them back or start "
-            "a new run"
-        )
-
-
 def save_checkpoint(path: Path, state: Checkpoint, previous: Path | None = None) -> None:
     """Write a checkpoint whole; the one before it stays as `previous`. Other threads go on meanwhile."""
     with replacing(path, previous) as file:

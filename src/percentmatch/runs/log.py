@@ -53,9 +53,8 @@ class Log:
                 row["step"] + 0
             except (ValueError, TypeError, KeyError, RecursionError):
                 if number < len(lines):
-                    raise UserError(
-                        f"'{self.path}', line {number}, is damaged; restore the file or start anew"
-                    ) from None
+                    where = f"'{self.path}', line {number},"
+                    raise UserError(f"{where} is damaged; restore the file or start anew") from None
                 break
             found.append((line, row))
         return found

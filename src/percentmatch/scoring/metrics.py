@@ -175,14 +175,10 @@ def by_rows(*tables: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def check_probabilities(probabilities: Tensor, targets: Tensor, known: Tensor | None = None) -> None:
     shapes = [tuple(tensor.shape) for tensor in (probabilities, targets, known) if tensor is not None]
     if len(set(shapes)) > 1 or targets.ndim != 2:
-        raise UserError(
-            f"probabilities and labels must be one table (images, classes), not {', '.join(map(str, shapes))}"
-        )
+        raise UserError(f"probabilities and labels must both be (images, classes), not {', '.join(map(str, shapes))}")
     num_nan = sum(int(rows.isnan().sum()) for (rows,) in by_rows(probabilities))
     if num_nan:
-        raise UserError(
-            f"{num_nan} of {probabilities.numel()} predicted probabilities are not a number (NaN), "
-            "so training has diverged: try a smaller learning rate"
-        )
+        share = f"{num_nan} of {probabilities.numel()} probabilities are not a number (NaN)"
+        raise UserError(f"{share}, so training has diverged: try a smaller learning rate")
     if any(((rows < 0) | (rows > 1)).any() for (rows,) in by_rows(probabilities)):
         raise UserError("scores must be probabilities from 0 to 1: apply a sigmoid or a softmax to logits first")

@@ -65,8 +65,6 @@ def check_aim(task: Task, precision: float | None, recall: float | None) -> None
         raise UserError("a threshold is chosen for --precision or for --recall, not for both; give one of them")
     for name, value in given.items():
         if task == "single-label":
-            raise UserError(
-                f"--{name} chooses thresholds; with one label an image the most probable class is decided for"
-            )
+            raise UserError(f"--{name} is for thresholds; with one label an image the most probable class is taken")
         if not 0 < value <= 1:
             raise UserError(f"--{name} {value:g} must be above 0 and at most 1, such as 0.9")

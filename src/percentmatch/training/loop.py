@@ -132,7 +132,8 @@ def update(state: State, drawn: Drawn, sent: Drawn) -> None:
         # pretraining has one part, called `loss`
         losses = {name if name == "loss" else f"{name} loss": value for name, value in loss.parts.items()}
         state.meter.watch(losses, sent["step"])
-        state.meter.add({**loss.parts, **audit(loss.pseudo, state.loader.truth(sent, micro))})
+        truth, known = sent.get(f"{micro}.truth"), sent.get(f"{micro}.truth_known")
+        state.meter.add({**loss.parts, **audit(loss.pseudo, truth, known)})
     norm = nn.utils.get_total_norm([each.grad for each in state.trained if each.grad is not None])
     if config.clip_grad:
         nn.utils.clip_grads_with_norm_(state.trained, config.clip_grad, norm)

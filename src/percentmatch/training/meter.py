@@ -64,14 +64,11 @@ class Meter:
         self.sums, self.bad_steps, self.count = state["sums"], state["bad_steps"], state["count"]
 
 
-def audit(pseudo: PseudoLabels | None, truth: tuple[Tensor, Tensor] | None) -> dict[str, Tensor]:
-    """What the log says of pseudo-labels, class by class; `truth` is their labels and where these are known.
-
-    It is for the log, never for training.
-    """
+def audit(pseudo: PseudoLabels | None, truth: Tensor | None, known: Tensor | None) -> dict[str, Tensor]:
+    """What the log says of pseudo-labels, class by class; `truth` is their labels, None for those of a stream."""
     if pseudo is None:
         return {}
-    quality = pseudo_label_quality(pseudo.targets, pseudo.mask, *truth) if truth else {}
+    quality = pseudo_label_quality(pseudo.targets, pseudo.mask, truth, known) if truth is not None else {}
     quality = {name: count * num_ranks() for name, count in quality.items()}  # the mean over ranks is then the sum
     thresholds = {"upper": pseudo.upper, "lower": pseudo.lower, "gap": pseudo.gap}
     return {

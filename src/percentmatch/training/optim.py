@@ -40,13 +40,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], lr: 
 def lr_at(step: int, *, max_lr: float, total_steps: int, warmup_ratio: float) -> float:
     """The one-cycle rate: a cosine up to `max_lr`, then a cosine down to almost nothing."""
     peak, last = max(warmup_ratio * total_steps - 1, 0), total_steps - 1
-    start, end = max_lr / START_DIVISOR, max_lr / START_DIVISOR / END_DIVISOR
     if step < peak:
-        return _cosine(start, max_lr, step / peak)
-    return _cosine(max_lr, end, (step - peak) / (last - peak) if last > peak else 0)
-
-
-def _cosine(start: float, end: float, progress: float) -> float:
+        start, end, progress = max_lr / START_DIVISOR, max_lr, step / peak
+    else:
+        start, end = max_lr, max_lr / START_DIVISOR / END_DIVISOR
+        progress = (step - peak) / (last - peak) if last > peak else 0
     return end + (start - end) / 2 * (1 + math.cos(math.pi * progress))
 
 

@@ -98,15 +98,11 @@ class PairLoader:
         self.settings, self.pixels, self.rows = settings, pixels, rows
         self.num_images = len(pixels.stream or rows)  # a stream alone, if there is one
         if self.num_images < settings.batch:
-            raise UserError(
-                f"--batch {settings.batch} asks for more images than the {self.num_images} there are to learn from, "
-                "labeled and unlabeled; lower it"
-            )
+            how = f"asks for more images than the {self.num_images} there are, labeled and unlabeled; lower it"
+            raise UserError(f"--batch {settings.batch} {how}")
         self.share, rest = divmod(settings.batch, num_ranks())  # images of this rank in a step
         if rest:
-            raise UserError(
-                f"--batch {settings.batch} is that of all {num_ranks()} ranks and must be a multiple of {num_ranks()}"
-            )
+            raise UserError(f"--batch {settings.batch} must be a multiple of {num_ranks()}, the number of ranks")
 
     def draw(self, step: int) -> Drawn:
         """All that the views of a step are made of. Slots in the batch are the same for any number of ranks."""
@@ -137,9 +133,6 @@ class PairLoader:
         views = self.pixels.views(drawn, sent)
         return recolour(views, sent["jitter"]) if "jitter" in sent else views
 
-    def truth(self, sent: Drawn, micro: int = 0) -> None:
-        """There are no pseudo-labels to audit."""
-
 
 class Pretraining:
     """Everything that moves during a pretraining, so that saving it is saving all. A `State` of the training loop."""
@@ -167,7 +160,7 @@ class Pretraining:
         self.student = averaging(self.model)
         self.method = Contrastive(settings.temperature)
         self.optimizer = build_optimizer(self.model, self.config, device)
-        self.trained = [each for each in self.model.parameters() if each.requires_grad]
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
         rows = data.pool.rows((*self.split.labeled, *self.split.unlabeled)).sort().values  # (n,) on the host
         pixels = Pixels(self.config, data.pool.pixels, data.stream, model.mean, model.std, device)
         self.loader = PairLoader(settings, pixels, rows)

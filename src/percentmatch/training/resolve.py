@@ -201,7 +201,8 @@ def look(
     """What there is of data and machine. `data` was given in Python; else there is a `source`, not decoded yet."""
     where = DataSettings(**{each.name: getattr(settings, each.name) for each in fields(DataSettings)})
     on_gpu = device.type == "cuda"
-    wanted = choose_rest and source is not None and source.manifest is not None
+    complete = {each.name for each in fields(Config)} - OF_THE_MACHINE.keys() <= given.keys()  # a run's config.yaml
+    wanted = choose_rest and not complete and source is not None and source.manifest is not None
     machine = Machine(
         "cuda" if on_gpu else "cpu",
         cores(),
@@ -218,11 +219,6 @@ def look(
         unlabeled = len(shards) if shards else unlabeled
         amount = Amount(labeled, unlabeled, len(manifest.class_names), _side(manifest.paths))
     return Seen(where, machine, sum(subset != "test" for subset in manifest.parts), amount)
-
-
-def is_complete(given: Mapping[str, Any]) -> bool:
-    """Whether all settings are given but those that the machine decides, as in the config.yaml of a run."""
-    return {each.name for each in fields(Config)} - OF_THE_MACHINE.keys() <= given.keys()
 
 
 def _best_weights(given: Mapping[str, Any], device: str) -> Literal["pretrained", "offline", "none"]:

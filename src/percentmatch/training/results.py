@@ -30,11 +30,8 @@ def log_start(run: Run) -> None:
         print(f"no labeled image shows {several(unseen)}: never a positive pseudo-label", file=sys.stderr)
     if (first := run.method.first_step) >= (total := run.config.total_steps):
         options = " or ".join(method_row(run.config.method).warmup_options)
-        print(
-            f"{run.config.method} learns from unlabeled images after {first:,} steps and the run has {total:,}: "
-            f"it never does; lower --option {options}, or raise --total-steps",
-            file=sys.stderr,
-        )
+        late = f"learns from unlabeled images after {first:,} steps and the run has {total:,}: it never does"
+        print(f"{run.config.method} {late}; lower --option {options}, or raise --total-steps", file=sys.stderr)
 
 
 def log_training(run: Run) -> float:

@@ -31,7 +31,7 @@ from percentmatch.training.loggers import Logger
 from percentmatch.training.loop import State, run_loop
 from percentmatch.training.pool import refresh
 from percentmatch.training.pretraining import Pretraining, finish_pretraining, log_pretraining
-from percentmatch.training.resolve import Seen, for_machine, is_complete, look, resolve
+from percentmatch.training.resolve import Seen, for_machine, look, resolve
 from percentmatch.training.results import finish_run, log_start, log_training, log_validation
 from percentmatch.training.run import Run
 
@@ -79,7 +79,6 @@ def train_given(
         given = _as_found(given, settings)
         if _is_finished(folder, folder.metrics, settings, resume):
             return folder.read_metrics()
-        choose_rest = choose_rest and not is_complete(given)
         device, source, seen = _look(settings, given, data, choose_rest=choose_rest)
         resolved = resolve(given, seen)
         config = resolved.config
@@ -172,9 +171,8 @@ def take_up(state: State) -> None:
             state.load_state_dict(found)
             state.step, state.began = int(found["step"]), state.began - float(found["seconds"])
         except BAD_STATE as error:
-            raise UserError(
-                f"'{checkpoints.last}' is the checkpoint of another model or method; choose another --out"
-            ) from error
+            how = "is the checkpoint of another model or method; choose another --out"
+            raise UserError(f"'{checkpoints.last}' {how}") from error
     wait_for_all()  # until all have read it
     if is_main():
         checkpoints.go_on_from(found, why)
