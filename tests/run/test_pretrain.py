@@ -402,7 +402,7 @@ def test_a_broken_warm_start_of_a_grid_goes_on_and_minutes_hold_for_it(grid: Pat
     def watched(settings: PretrainSettings, path: Path, *, resume: bool) -> dict:
         calls.append((path.name, resume))
         if len(calls) == 1:
-            path.mkdir()
+            path.mkdir(parents=True)
             (path / "pretrain.yaml").write_text(yaml.safe_dump(settings.to_dict()))
             raise Stopped("stopped", signal.SIGINT)
         return real(settings, path, resume=resume)

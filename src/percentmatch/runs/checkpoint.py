@@ -1,6 +1,6 @@
 """Checkpoints of a run or a pretraining: what they hold, how they are written, read and chosen.
 
-They are written while training goes on, and read without executing anything.
+They are written while training continues, and read without executing anything.
 """
 
 import errno
@@ -24,7 +24,7 @@ BAD_STATE = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, A
 
 
 class Checkpoint(TypedDict):
-    """All that training needs to go on as if it had not stopped: tensors, numbers and text only."""
+    """All that training needs to continue as if it had not stopped: tensors, numbers and text only."""
 
     step: int  # optimizer steps made
     seconds: float  # of training so far
@@ -45,7 +45,7 @@ class Checkpoint(TypedDict):
 class Checkpoints:
     """last.pt of a run, and until the run is finished the one before it, previous.pt.
 
-    They are written while training goes on. At most one is on its way.
+    They are written while training continues, one at a time.
     """
 
     def __init__(self, folder: Path, log: Log) -> None:
@@ -59,9 +59,9 @@ class Checkpoints:
     def save(self, state: Checkpoint) -> None:
         """Copy the state where it is and have the copy written. Waits for the one before, not for a GPU."""
         self.wait()
-        copied, stream = _each_tensor(state, lambda tensor: tensor.detach().clone()), None
-        if torch.cuda.is_initialized():
-            stream = torch.cuda.Stream()
+        copied = _each_tensor(state, lambda tensor: tensor.detach().clone())
+        stream = torch.cuda.Stream() if torch.cuda.is_initialized() else None
+        if stream:
             stream.wait_stream(torch.cuda.current_stream())
         self.pending = self.thread.submit(_write, self.last, copied, self.previous, stream)
 
@@ -71,13 +71,13 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Until the last checkpoint is in its place; raises what went wrong."""
+        """Until the last checkpoint is written; raises what went wrong."""
         pending, self.pending = self.pending, None
         if pending:
             pending.result()
 
     def finish(self) -> None:
-        """Wait for the last checkpoint: only a run that has it is finished. The one before is not needed any more."""
+        """Wait for the last checkpoint, without which a run is not finished, and remove the one before."""
         self.wait()
         self.previous.unlink(missing_ok=True)
 
@@ -105,7 +105,7 @@ class Checkpoints:
         return None, f"no checkpoint in '{self.last.parent}' yet: beginning at step 0"
 
     def go_on_from(self, state: Checkpoint | None, why: str) -> None:
-        """Put the files in the state of this checkpoint of `newest`, or at step 0: the run writes later rows again."""
+        """Bring the files to the state of this checkpoint of `newest`, or to step 0: later rows are written again."""
         if why:
             print(why, file=sys.stderr)
         if state and why:
@@ -122,8 +122,8 @@ def save_checkpoint(path: Path, state: Checkpoint, previous: Path | None = None)
         try:
             torch.save(state, file)
         except RuntimeError as error:  # torch's, while it closes the archive that it could not write
-            said = error.__context__
-            raise said if isinstance(said, OSError) else OSError(errno.EIO, str(error).splitlines()[0]) from error
+            cause = error.__context__
+            raise cause if isinstance(cause, OSError) else OSError(errno.EIO, str(error).splitlines()[0]) from error
 
 
 def load_checkpoint(path: Path, device: torch.device) -> Checkpoint:

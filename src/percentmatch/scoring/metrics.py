@@ -138,10 +138,8 @@ def resampled_metrics() -> dict[str, ClassMetric]:
 
 def measured(ranking: Ranking, metrics: dict[str, ClassMetric]) -> dict[str, Tensor]:
     """The value of each metric, NaN in a column without positives: (k,) each."""
-    return {
-        name: torch.where(ranking.positives > 0, metric.function(ranking), torch.nan)
-        for name, metric in metrics.items()
-    }
+    there = ranking.positives > 0
+    return {name: torch.where(there, metric.function(ranking), torch.nan) for name, metric in metrics.items()}
 
 
 def pseudo_label_quality(
@@ -176,9 +174,8 @@ def check_probabilities(probabilities: Tensor, targets: Tensor, known: Tensor | 
     shapes = [tuple(tensor.shape) for tensor in (probabilities, targets, known) if tensor is not None]
     if len(set(shapes)) > 1 or targets.ndim != 2:
         raise UserError(f"probabilities and labels must both be (images, classes), not {', '.join(map(str, shapes))}")
-    num_nan = sum(int(rows.isnan().sum()) for (rows,) in by_rows(probabilities))
-    if num_nan:
-        share = f"{num_nan} of {probabilities.numel()} probabilities are not a number (NaN)"
+    if num_nan := sum(int(rows.isnan().sum()) for (rows,) in by_rows(probabilities)):
+        share = f"{num_nan} of {probabilities.numel()} predicted probabilities are not a number (NaN)"
         raise UserError(f"{share}, so training has diverged: try a smaller learning rate")
     if any(((rows < 0) | (rows > 1)).any() for (rows,) in by_rows(probabilities)):
         raise UserError("scores must be probabilities from 0 to 1: apply a sigmoid or a softmax to logits first")

@@ -18,12 +18,11 @@ MEANS = ("upper", "lower", "gap", "weights", "positive_rate", "negative_rate")  
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
     """The losses, rates and scores of a log row; of what it says class by class, the means."""
-    means = {}
-    for name in MEANS if row["kind"] == "train" else ():
-        known = [value for value in row["classes"].get(name, ()) if value is not None]
-        means |= {f"mean_{name}": sum(known) / len(known)} if known else {}
     numbers = {name: value for name, value in row.items() if isinstance(value, float)}
-    return {f"{row['kind']}/{name}": value for name, value in {**numbers, **means}.items()}
+    for name in MEANS if row["kind"] == "train" else ():
+        if known := [value for value in row["classes"].get(name, ()) if value is not None]:
+            numbers[f"mean_{name}"] = sum(known) / len(known)
+    return {f"{row['kind']}/{name}": value for name, value in numbers.items()}
 
 
 class Logger(ABC):

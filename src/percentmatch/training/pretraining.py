@@ -117,15 +117,12 @@ class PairLoader:
             slots = torch.cat([own, batch + own])  # (2n,)
             same = {"seed": settings.seed, "step": step, "mean": self.pixels.mean, "std": self.pixels.std}
             drawn["jitter"] = draw_jitter(settings.view.jitter, sample=slots, stream=JITTER, **same)
-        rows = torch.arange(n)
         if self.pixels.stream:
-            drawn["pixels"] = self.pixels.streamed(step, n)
+            drawn["pixels"], rows = self.pixels.streamed(step, n), torch.arange(n)
         else:
-            chosen = self.rows[rows_at(settings.seed, UNLABELED, step * batch + rank() * n, n, len(self.rows))]  # (n,)
-            if self.pixels.resident:
-                rows = chosen
-            else:
-                drawn["pixels"] = self.pixels.pool[chosen]
+            rows = self.rows[rows_at(settings.seed, UNLABELED, step * batch + rank() * n, n, len(self.rows))]  # (n,)
+            if not self.pixels.resident:
+                drawn["pixels"], rows = self.pixels.pool[rows], torch.arange(n)
         return {**drawn, "rows": rows.repeat(2), "step": torch.tensor(step)}
 
     def make(self, drawn: Drawn, sent: Drawn, micro: int = 0) -> Tensor:
@@ -175,12 +172,8 @@ class Pretraining:
         return {**self.loader.draw(step), "lr": torch.tensor(lr, dtype=torch.float64)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "loss": self.loss,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "meter": self.meter.state_dict(),
-        }
+        parts = {"model": self.model, "optimizer": self.optimizer, "meter": self.meter}
+        return {"loss": self.loss, **{name: part.state_dict() for name, part in parts.items()}}
 
     def load_state_dict(self, state: Checkpoint) -> None:
         self.model.load_state_dict(state["model"])
@@ -199,17 +192,16 @@ def log_pretraining(state: Pretraining) -> float:
 
 def finish_pretraining(state: Pretraining) -> dict[str, Any]:
     """Write the backbone for `train --weights`, and what became of the pretraining."""
-    result = {
+    result: dict[str, Any] = {
         "minutes": minutes(state),
         "images": state.loader.num_images,
         "steps": state.step,
         "loss": state.loss,
-        "split": state.split.digest,
-        "environment": read_json(state.folder.environment),
     }
+    result |= {"split": state.split.digest, "environment": read_json(state.folder.environment)}
     if is_main():
-        weights = state.model.backbone.state_dict()
-        weights = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
+        weights = state.model.backbone.state_dict().items()
+        weights = {name: value.float() if value.is_floating_point() else value for name, value in weights}
         write_atomic(state.folder.backbone, save({name: value.cpu().contiguous() for name, value in weights.items()}))
         state.folder.checkpoints.finish()
         write_json(state.folder.result, result)

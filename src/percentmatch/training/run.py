@@ -39,11 +39,11 @@ class Run:
     ) -> None:
         self.settings = self.config = config
         self.folder, self.device, self.name = folder, device, config.method
-        saved, learns = folder.split if resumed else None, uses_unlabeled(config.method)
-        self.split: Split = split_data(config, data, saved=saved, unlabeled_needed=learns)
+        saved = folder.split if resumed else None
+        self.split: Split = split_data(config, data, saved=saved, unlabeled_needed=uses_unlabeled(config.method))
         self.labels = labels_digest(data, self.split)
-        whole = set(self.split.test) == set(data.test.ids)
-        self.test = data.test if whole else data.test.part(self.split.test)
+        all_tested = set(self.split.test) == set(data.test.ids)
+        self.test = data.test if all_tested else data.test.part(self.split.test)
         self.validation = data.pool.part(self.split.validation)
         labeled = data.pool.labels.select(data.pool.rows(self.split.labeled))
         self.num_classes = len(data.pool.class_names)
@@ -59,15 +59,14 @@ class Run:
         if self.method.views and not self.split.unlabeled and not data.stream:
             how = "give some by --unlabeled, lower --labeled, or take --method supervised"
             raise UserError(f"method '{config.method}' needs unlabeled images; {how}")
-        starts = not (resumed and folder.checkpoints.exist) or self.method.restarts  # then weights are asked for
-        self.new_student(config.weights if starts else "none")
+        loads = resumed and folder.checkpoints.exist and not self.method.restarts  # then a checkpoint has the weights
+        self.new_student("none" if loads else config.weights)
         mean, std = self.model.mean, self.model.std
         same = {name: getattr(config, name) for name in OF_THE_MODEL}
         self.card = Card(**same, mean=mean, std=std, class_names=data.pool.class_names, version=__version__)
         self.method.check_model(self.model)
         views = self.method.views
-        stream = data.stream if views else None  # of unlabeled images, instead of the split's
-        pixels = Pixels(config, data.pool.pixels, stream, mean, std, device)
+        pixels = Pixels(config, data.pool.pixels, data.stream if views else None, mean, std, device)
         self.loader = Loader(config, pixels, data.pool, self.split, views)
         self.images_per_step = config.labeled_batch * (1 + config.unlabeled_ratio * len(views - {"uniforms"}))
         self.sender, self.meter = Sender(device), Meter()
