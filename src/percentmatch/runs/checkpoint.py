@@ -100,7 +100,7 @@ class Checkpoints:
         if self.exist:
             raise UserError(f"{' and '.join(reasons)}; put a copy of it back, or start anew in another --out")
         reached = max((row["step"] for row in self.log.rows()), default=0)
-        if reached > 2 * save_every:  # the first is in its place before the second is begun
+        if reached > 2 * save_every:  # the first is written before the second is begun
             raise UserError(f"'{self.last}' is missing though the log reaches step {reached}; put it back")
         return None, f"no checkpoint in '{self.last.parent}' yet: beginning at step 0"
 
@@ -117,7 +117,7 @@ class Checkpoints:
 
 
 def save_checkpoint(path: Path, state: Checkpoint, previous: Path | None = None) -> None:
-    """Write a checkpoint whole; the one before it stays as `previous`. Other threads go on meanwhile."""
+    """Write a checkpoint whole; the one before it stays as `previous`. Other threads continue meanwhile."""
     with replacing(path, previous) as file:
         try:
             torch.save(state, file)

@@ -63,14 +63,10 @@ class ScoreTable:
         rows = {name: row.to_dict() for name, row in self.classes.items()}
         if short:
             rows = {name: {key: row[key] for key in (*NEEDED, "positives")} for name, row in rows.items()}
-        values: dict[str, Any] = {
-            **self.means,
-            "num_images": self.num_images,
-            "num_pairs_ignored": self.num_pairs_ignored,
-        }
-        values |= {f"left_out_{name}": self.left_out(name) for name, each in CLASS_METRICS.items() if each.needs}
+        counts = {"num_images": self.num_images, "num_pairs_ignored": self.num_pairs_ignored}
+        left_out = {f"left_out_{name}": self.left_out(name) for name, each in CLASS_METRICS.items() if each.needs}
         hard = {"difficult_as_positive": self.difficult_as_positive} if self.difficult_as_positive else {}
-        return {**values, "classes": rows, **hard, **self.overall}
+        return {**self.means, **counts, **left_out, "classes": rows, **hard, **self.overall}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ScoreTable":

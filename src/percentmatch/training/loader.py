@@ -21,7 +21,7 @@ from percentmatch.settings.config import Config, View
 
 LABELED, UNLABELED = 0, 1  # streams of the samplers
 LABELED_VIEW, WEAK_VIEW, STRONG_VIEW, WEAK2_VIEW, UNIFORMS, BLEND = range(6)  # streams of the views
-AHEAD = 8  # micro-batches whose streamed images are on their way
+AHEAD = 8  # micro-batches whose streamed images are read in advance
 Drawn = dict[str, Tensor]
 Colour = tuple[float, ...]  # of each channel
 PLAN = tuple(each.name for each in fields(Plan))
@@ -60,22 +60,19 @@ class Pixels:
         self.rank, self.ranks = rank(), num_ranks()
 
     def streamed(self, index: int, count: int) -> Tensor:
-        """This rank's `count` streamed images of micro-batch `index` of the run; the next are fetched meanwhile."""
+        """This rank's `count` streamed images of micro-batch `index` of the run; the next are read in advance."""
         assert self.stream is not None
         last = min(index + AHEAD, self.config.total_steps * self.config.accumulate - 1)
         start, *ahead = ((each * self.ranks + self.rank) * count for each in range(index, max(last, index) + 1))
         return shrink(frame(self.stream.rows(start, count, ahead=ahead), self.config.frame), self.size[0])
 
-    def views(self, host: Drawn, mine: Drawn) -> Tensor:
-        """All views that the plans on the host and on the device say: (n, 3, h, w).
-
-        Where one kernel makes the views, the host's tensors are not looked at.
-        """
-        pixels = self.pool if self.resident else mine["pixels"]
+    def views(self, drawn: Drawn, sent: Drawn) -> Tensor:
+        """All views of the plans on the host or, where one kernel makes the views, on the device: (n, 3, h, w)."""
+        pixels = self.pool if self.resident else sent["pixels"]
         options = {"size": self.config.image_size, "mean": self.mean, "std": self.std}
         if self.fused:
-            return self.fused(pixels, mine["rows"], Plan(*(mine[f"plan.{field}"] for field in PLAN)), **options)
-        return apply(pixels[mine["rows"]], Plan(*(host[f"plan.{field}"] for field in PLAN)), **options)
+            return self.fused(pixels, sent["rows"], Plan(*(sent[f"plan.{field}"] for field in PLAN)), **options)
+        return apply(pixels[sent["rows"]], Plan(*(drawn[f"plan.{field}"] for field in PLAN)), **options)
 
 
 class Loader:
@@ -89,11 +86,11 @@ class Loader:
         self.views = [kind for kind in kinds if kind[0] in {"labeled", *views}]
         self.num_ops = max(view.ops for _, view, _ in self.views)
         self.rank, self.ranks = rank(), num_ranks()
-        shares = config.accumulate * self.ranks
-        if config.labeled_batch % shares:
-            how = f"must be a multiple of {shares}, the number of ranks x --accumulate"
+        divisor = config.accumulate * self.ranks
+        if config.labeled_batch % divisor:
+            how = f"must be a multiple of {divisor}, the number of ranks x --accumulate"
             raise UserError(f"--labeled-batch {config.labeled_batch} {how}")
-        self.b = config.labeled_batch // shares  # of this rank, in one micro-batch
+        self.b = config.labeled_batch // divisor  # of this rank, in one micro-batch
         self.u = self.b * config.unlabeled_ratio
         self.extra = int(self.ranks > 1 and (config.mixup or config.cutmix) > 0)  # the next rank's first, to mix with
 
@@ -147,30 +144,29 @@ class Loader:
 
         The union of a step's `accumulate` micro-batches is the whole batch.
         """
-        prefix = f"{micro}."
-        host, mine = (
+        step, prefix, b = sent["step"], f"{micro}.", self.b
+        drawn, sent = (
             {key.removeprefix(prefix): each[key] for key in each if key.startswith(prefix)} for each in (drawn, sent)
         )
-        b = self.b
         sizes = [b + self.extra if name == "labeled" else self.u for name, _, _ in self.views]
-        images = self.pixels.views(host, mine).split(sizes)
+        images = self.pixels.views(drawn, sent).split(sizes)
         views = {name: view for (name, _, _), view in zip(self.views, images, strict=True)}
-        labeled, targets, known = views.pop("labeled"), mine["targets"].float(), mine["known"].float()
+        labeled, targets, known = views.pop("labeled"), sent["targets"].float(), sent["known"].float()
         batch = Batch(
             images=labeled[:b],
             targets=targets[:b],
             known=known[:b],
-            step=sent["step"],
+            step=step,
             seed=self.config.seed,
-            index=mine.get("index"),
-            uniforms=mine.get("uniforms"),
+            index=sent.get("index"),
+            uniforms=sent.get("uniforms"),
             last=micro == self.config.accumulate - 1,
             **views,
         )
-        if "blend.share" not in mine:
+        if "blend.share" not in sent:
             return batch
         others, truth, sure = (each[1:] if self.extra else each.roll(-1, 0) for each in (labeled, targets, known))
-        mixed, share = Blend(mine["blend.share"], mine["blend.box"]).apply(batch.images, others)
+        mixed, share = Blend(sent["blend.share"], sent["blend.box"]).apply(batch.images, others)
         return replace(batch, images=mixed, own_share=share, partner_targets=truth, partner_known=sure)
 
     def unlabeled_images(self, size: int) -> Iterator[Tensor]:

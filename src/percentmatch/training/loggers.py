@@ -26,11 +26,11 @@ def scalars(row: dict[str, Any]) -> dict[str, float]:
 
 
 class Logger(ABC):
-    """Shows rows of a log. Made before a run, so that what it lacks is said at once."""
+    """Shows rows of a log. Made before a run, so that a missing package is reported at once."""
 
     @abstractmethod
     def begin(self, folder: Folder, config: Config) -> None:
-        """Take up the run, at its start or where it goes on."""
+        """The run begins or continues."""
 
     @abstractmethod
     def row(self, row: dict[str, Any]) -> None: ...
@@ -76,7 +76,7 @@ class TensorBoard(Logger):
 
 
 class Wandb(Logger):
-    """A run of Weights & Biases with the folder's name; `wandb_id` in the folder says which, so that it goes on.
+    """A run of Weights & Biases with the folder's name; `wandb_id` in the folder names it for a resume.
 
     Its own settings come from the environment: WANDB_PROJECT, WANDB_MODE=offline and others.
     """
@@ -104,7 +104,7 @@ class Wandb(Logger):
             config=config.to_dict(),
             settings=self.wandb.Settings(console="off"),
         )
-        self.first = self.run.step  # a run that goes on may write rows again that are there
+        self.first = self.run.step  # a resumed run may write rows again that are there
         for row in [] if known else folder.log.rows():
             self.row(row)
 

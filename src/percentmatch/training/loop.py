@@ -59,7 +59,7 @@ class State(Protocol):
         ...
 
     def state_dict(self) -> dict[str, Any]:
-        """What a checkpoint holds of this state alone. All ranks have a part in it."""
+        """What a checkpoint holds of this state alone. All ranks must call it."""
         ...
 
     def load_state_dict(self, state: Checkpoint) -> None: ...
@@ -129,7 +129,7 @@ def update(state: State, drawn: Drawn, sent: Drawn) -> None:
             with autocast(config, state.device):
                 loss = state.method(state.student, batch, state.ema and state.ema.model)
             (loss.total / config.accumulate).backward()
-        # pretraining has one part, called `loss`
+        # pretraining has one term, called `loss`
         losses = {name if name == "loss" else f"{name} loss": value for name, value in loss.parts.items()}
         state.meter.watch(losses, sent["step"])
         truth, known = sent.get(f"{micro}.truth"), sent.get(f"{micro}.truth_known")
@@ -179,8 +179,8 @@ def check_finite(state: State) -> None:
 def _diverged(state: State, what: str) -> Diverged:
     checkpoints = state.folder.checkpoints
     checkpoints.wait()
-    kept = f"'{checkpoints.last}' holds the last good state, " if checkpoints.last.exists() else ""
-    return Diverged(f"{what}; {kept}{state.remedy}")
+    good = f"'{checkpoints.last}' holds the last good state, " if checkpoints.last.exists() else ""
+    return Diverged(f"{what}; {good}{state.remedy}")
 
 
 def minutes(state: State) -> float:

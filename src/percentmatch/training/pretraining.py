@@ -1,7 +1,7 @@
 """Self-supervised pretraining: a backbone learns to tell the pool's images apart, without labels (SimCLR).
 
 Each step makes two views of every image of its batch; the loss asks that they find each other among all views (Chen et
-al. 2020). What is kept is a backbone for `train --weights`; the projector is thrown away. Every draw is a function of
+al. 2020). The result is a backbone for `train --weights`; the projector is thrown away. Every draw is a function of
 seed, step and slot in the batch, so a pretraining resumes exactly, as a run does, and ranks share its batches.
 """
 
@@ -100,21 +100,21 @@ class PairLoader:
         if self.num_images < settings.batch:
             how = f"asks for more images than the {self.num_images} there are, labeled and unlabeled; lower it"
             raise UserError(f"--batch {settings.batch} {how}")
-        self.share, rest = divmod(settings.batch, num_ranks())  # images of this rank in a step
+        self.count, rest = divmod(settings.batch, num_ranks())  # images of this rank in a step
         if rest:
             raise UserError(f"--batch {settings.batch} must be a multiple of {num_ranks()}, the number of ranks")
 
     def draw(self, step: int) -> Drawn:
         """All that the views of a step are made of. Slots in the batch are the same for any number of ranks."""
-        settings, n, batch = self.settings, self.share, self.settings.batch
-        own = rank() * n + torch.arange(n)  # (n,) slots
+        settings, n, batch = self.settings, self.count, self.settings.batch
+        slots = rank() * n + torch.arange(n)  # (n,)
         plans = [
-            draw(settings.view, size_in=self.pixels.size, seed=settings.seed, step=step, sample=own, stream=stream)
+            draw(settings.view, size_in=self.pixels.size, seed=settings.seed, step=step, sample=slots, stream=stream)
             for stream in (0, 1)
         ]
         drawn = join_plans(plans)
         if settings.view.jitter:
-            slots = torch.cat([own, batch + own])  # (2n,)
+            slots = torch.cat([slots, batch + slots])  # (2n,)
             same = {"seed": settings.seed, "step": step, "mean": self.pixels.mean, "std": self.pixels.std}
             drawn["jitter"] = draw_jitter(settings.view.jitter, sample=slots, stream=JITTER, **same)
         if self.pixels.stream:
@@ -191,14 +191,10 @@ def log_pretraining(state: Pretraining) -> float:
 
 
 def finish_pretraining(state: Pretraining) -> dict[str, Any]:
-    """Write the backbone for `train --weights`, and what became of the pretraining."""
-    result: dict[str, Any] = {
-        "minutes": minutes(state),
-        "images": state.loader.num_images,
-        "steps": state.step,
-        "loss": state.loss,
-    }
-    result |= {"split": state.split.digest, "environment": read_json(state.folder.environment)}
+    """Write the backbone for `train --weights`, and pretrain.json."""
+    split, environment = state.split.digest, read_json(state.folder.environment)
+    result = {"minutes": minutes(state), "images": state.loader.num_images, "steps": state.step, "loss": state.loss}
+    result = {**result, "split": split, "environment": environment}
     if is_main():
         weights = state.model.backbone.state_dict().items()
         weights = {name: value.float() if value.is_floating_point() else value for name, value in weights}
