@@ -24,9 +24,8 @@ from percentmatch.report import write_report
 from percentmatch.runs.run_folder import RunFolder, environment
 from percentmatch.scoring.predictions import evaluate, probabilities
 from percentmatch.settings.config import Config
-from percentmatch.training.finish import finish_run
 from percentmatch.training.loop import save, train_step
-from percentmatch.training.rows import log_training
+from percentmatch.training.results import finish_run, log_training
 from percentmatch.training.run import Run, labels_digest
 from percentmatch.use.predict import predict
 

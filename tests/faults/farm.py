@@ -27,7 +27,7 @@ from percentmatch.console import tables as show  # noqa: F401
 from percentmatch.data.shards import write as sharding  # noqa: F401
 from percentmatch.runs.log import Log
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.training import finish, loop, rows, start
+from percentmatch.training import loop, results, start
 from percentmatch.training.pool import RunPool
 from percentmatch.use import grid as benchmark  # noqa: F401
 
@@ -100,8 +100,7 @@ class Watch:
     def install(self) -> None:
         self.around(loop, "train_step", "a step")
         self.around(nn.utils, "get_total_norm", "the gradient's norm")
-        self.around(finish, "score", "scoring")
-        rows.score = finish.score
+        self.around(results, "score", "scoring")
         self.around(RunPool, "probabilities", "scoring the pool")
         self.around(start, "take_up", "restoring")
         self.around(start, "finish_run", "finishing")

@@ -13,7 +13,7 @@ from tiny import TINY, rows, weights
 
 from percentmatch.cli import main as cli
 from percentmatch.errors import UserError
-from percentmatch.runs.run_folder import RunFolder
+from percentmatch.runs.run_folder import Folder, RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training.loggers import Logger, TensorBoard, Wandb, scalars
 from percentmatch.training.start import train
@@ -22,7 +22,7 @@ from percentmatch.training.start import train
 class Breaks(Logger):
     """Ends the run when it sees a step: after the checkpoint of step 5, before that of step 10."""
 
-    def begin(self, folder: RunFolder, config: Config) -> None: ...
+    def begin(self, folder: Folder, config: Config) -> None: ...
 
     def row(self, row: dict[str, Any]) -> None:
         if row["step"] == 8:

@@ -23,7 +23,7 @@ from percentmatch.use.evaluate import show_scores
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     out = tmp_path_factory.mktemp("many") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("percentmatch.training.rows.MANY", 3)
+        patch.setattr("percentmatch.training.results.MANY", 3)
         train(replace(TINY, log_every=1, total_steps=10), out)
     return out
 

@@ -22,7 +22,6 @@ from percentmatch.data.labels import Labels
 from percentmatch.errors import Diverged, UserError
 from percentmatch.models import build_classifier
 from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import DataSettings
 from percentmatch.settings.given import given_in
 from percentmatch.settings.pretraining import PretrainSettings
@@ -102,7 +101,7 @@ def alike(warm: Pretraining) -> float:
 
 def pretraining(settings: PretrainSettings, folder: Path, data: Data) -> Pretraining:
     config = replace(settings.as_config(), images_on="device", precision="float32")
-    return Pretraining(settings, config, RunFolder(folder), data, torch.device("cpu"))
+    return Pretraining(settings, config, PretrainFolder(folder), data, torch.device("cpu"))
 
 
 def test_views_of_an_image_become_alike(tmp_path: Path) -> None:
@@ -403,7 +402,7 @@ def test_a_broken_warm_start_of_a_grid_goes_on_and_minutes_hold_for_it(grid: Pat
     def watched(settings: PretrainSettings, path: Path, *, resume: bool) -> dict:
         calls.append((path.name, resume))
         if len(calls) == 1:
-            benchmark.PretrainFolder(path).run.make()
+            path.mkdir(parents=True)
             (path / "pretrain.yaml").write_text(yaml.safe_dump(settings.to_dict()))
             raise Stopped("stopped", signal.SIGINT)
         return real(settings, path, resume=resume)

@@ -26,7 +26,7 @@ from percentmatch.distributed import shared_norm
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS
 from percentmatch.models import build_classifier
-from percentmatch.runs.run_folder import RunFolder
+from percentmatch.runs.pretrain_folder import PretrainFolder
 from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.training import pretraining as pretrain_module
 from percentmatch.training.pretraining import Pretraining
@@ -235,7 +235,7 @@ def test_ranks_draw_their_slices_of_a_warm_start(resident: bool, tmp_path: Path,
     def drawn(number: int, ranks: int) -> dict[str, torch.Tensor]:
         monkeypatch.setattr(pretrain_module, "num_ranks", lambda: ranks)
         monkeypatch.setattr(pretrain_module, "rank", lambda: number)
-        return Pretraining(settings, config, RunFolder(tmp_path), data, torch.device("cpu")).draw(4)
+        return Pretraining(settings, config, PretrainFolder(tmp_path), data, torch.device("cpu")).draw(4)
 
     whole, parts = drawn(0, 1), [drawn(number, 3) for number in range(3)]
     assert {"jitter", "rows", "plan.matrix", *(() if resident else ("pixels",))} <= whole.keys()
@@ -323,11 +323,11 @@ def test_ranks_that_do_not_mean_the_same_are_refused(tmp_path: Path) -> None:
 
 def test_a_batch_that_ranks_cannot_share_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("percentmatch.training.loader.num_ranks", lambda: 2)
-    with pytest.raises(UserError, match="--labeled-batch 9 is that of all 2 ranks and must be a multiple of 2"):
+    with pytest.raises(UserError, match="--labeled-batch 9 must be a multiple of 2, the number of ranks"):
         run(command("supervised", tmp_path / "odd", **{"labeled-batch": 9}))
     assert not (tmp_path / "odd").exists()
     monkeypatch.setattr("percentmatch.training.pretraining.num_ranks", lambda: 2)
-    with pytest.raises(UserError, match="--batch 9 is that of all 2 ranks and must be a multiple of 2"):
+    with pytest.raises(UserError, match="--batch 9 must be a multiple of 2, the number of ranks"):
         run(warm_command("resnet", tmp_path, tmp_path / "odd", batch=9))
     assert not (tmp_path / "odd").exists()
 

@@ -218,7 +218,7 @@ def test_a_training_step_on_a_gpu_never_waits(tmp_path: Path) -> None:
             torch.cuda.set_sync_debug_mode("default")
             raise
     torch.cuda.set_sync_debug_mode("default")
-    run.check_finite()
+    train_module.check_finite(run)
 
 
 SELECTS: dict[str, dict] = {  # options with which a method uses unlabeled images within 50 steps

@@ -123,7 +123,7 @@ def test_images_targets_and_truth_belong_together() -> None:
         assert torch.equal(batch.targets[:, 0].long(), level % 2)
         unlabeled = batch.weak[:, 0, 0, 0].round().long()
         assert set(unlabeled.tolist()) <= set(range(3, 12))
-        assert torch.equal(loader.truth(drawn)[0][:, 0].long(), unlabeled % 2)
+        assert torch.equal(drawn["0.truth"][:, 0].long(), unlabeled % 2)
         assert torch.equal(batch.index, unlabeled - 3)
         assert (len(batch.images), len(batch.weak), len(batch.strong)) == (4, 8, 8)
 

@@ -1,6 +1,6 @@
 """Checkpoints of a run or a pretraining: what they hold, how they are written, read and chosen.
 
-They are written while training goes on, and read without executing anything.
+They are written while training continues, and read without executing anything.
 """
 
 import errno
@@ -24,7 +24,7 @@ BAD_STATE = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, A
 
 
 class Checkpoint(TypedDict):
-    """All that training needs to go on as if it had not stopped: tensors, numbers and text only."""
+    """All that training needs to continue as if it had not stopped: tensors, numbers and text only."""
 
     step: int  # optimizer steps made
     seconds: float  # of training so far
@@ -45,7 +45,7 @@ class Checkpoint(TypedDict):
 class Checkpoints:
     """last.pt of a run, and until the run is finished the one before it, previous.pt.
 
-    They are written while training goes on. At most one is on its way.
+    They are written while training continues, one at a time.
     """
 
     def __init__(self, folder: Path, log: Log) -> None:
@@ -59,9 +59,9 @@ class Checkpoints:
     def save(self, state: Checkpoint) -> None:
         """Copy the state where it is and have the copy written. Waits for the one before, not for a GPU."""
         self.wait()
-        copied, stream = _each_tensor(state, lambda tensor: tensor.detach().clone()), None
-        if torch.cuda.is_initialized():
-            stream = torch.cuda.Stream()
+        copied = _each_tensor(state, lambda tensor: tensor.detach().clone())
+        stream = torch.cuda.Stream() if torch.cuda.is_initialized() else None
+        if stream:
             stream.wait_stream(torch.cuda.current_stream())
         self.pending = self.thread.submit(_write, self.last, copied, self.previous, stream)
 
@@ -71,13 +71,13 @@ class Checkpoints:
             self.wait()
 
     def wait(self) -> None:
-        """Until the last checkpoint is in its place; raises what went wrong."""
+        """Until the last checkpoint is written; raises what went wrong."""
         pending, self.pending = self.pending, None
         if pending:
             pending.result()
 
     def finish(self) -> None:
-        """Wait for the last checkpoint: only a run that has it is finished. The one before is not needed any more."""
+        """Wait for the last checkpoint, without which a run is not finished, and remove the one before."""
         self.wait()
         self.previous.unlink(missing_ok=True)
 
@@ -100,12 +100,12 @@ class Checkpoints:
         if self.exist:
             raise UserError(f"{' and '.join(reasons)}; put a copy of it back, or start anew in another --out")
         reached = max((row["step"] for row in self.log.rows()), default=0)
-        if reached > 2 * save_every:  # the first is in its place before the second is begun
+        if reached > 2 * save_every:  # the first is written before the second is begun
             raise UserError(f"'{self.last}' is missing though the log reaches step {reached}; put it back")
         return None, f"no checkpoint in '{self.last.parent}' yet: beginning at step 0"
 
     def go_on_from(self, state: Checkpoint | None, why: str) -> None:
-        """Put the files in the state of this checkpoint of `newest`, or at step 0: the run writes later rows again."""
+        """Bring the files to the state of this checkpoint of `newest`, or to step 0: later rows are written again."""
         if why:
             print(why, file=sys.stderr)
         if state and why:
@@ -116,25 +116,14 @@ class Checkpoints:
         self.log.cut(state.get("log"), state["step"]) if state else self.log.cut(None, 0)
 
 
-def check_same_data(state: Checkpoint, *, split: str, labels: str, folder: Path, source: str) -> None:
-    """Refuse the checkpoint of a run on another split, or with other labels, than these digests name."""
-    if state["split"] != split:
-        raise UserError(f"'{folder / 'last.pt'}' belongs to a run on other images; choose another --out")
-    if state["labels"] != labels:
-        raise UserError(
-            f"the class names or labels in '{source}' have changed since '{folder}' was begun; put them back or start "
-            "a new run"
-        )
-
-
 def save_checkpoint(path: Path, state: Checkpoint, previous: Path | None = None) -> None:
-    """Write a checkpoint whole; the one before it stays as `previous`. Other threads go on meanwhile."""
+    """Write a checkpoint whole; the one before it stays as `previous`. Other threads continue meanwhile."""
     with replacing(path, previous) as file:
         try:
             torch.save(state, file)
         except RuntimeError as error:  # torch's, while it closes the archive that it could not write
-            said = error.__context__
-            raise said if isinstance(said, OSError) else OSError(errno.EIO, str(error).splitlines()[0]) from error
+            cause = error.__context__
+            raise cause if isinstance(cause, OSError) else OSError(errno.EIO, str(error).splitlines()[0]) from error
 
 
 def load_checkpoint(path: Path, device: torch.device) -> Checkpoint:

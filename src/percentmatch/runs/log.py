@@ -1,4 +1,4 @@
-"""The log of a run: one JSON row a line, and a mark by which a checkpoint knows its own part of it."""
+"""The log of a run: one JSON row a line, and a mark that says how much of it a checkpoint goes with."""
 
 import hashlib
 import json
@@ -21,7 +21,7 @@ class Log:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.listeners: list[Callable[[dict[str, Any]], None]] = []  # called with each row that is appended
-        self.size, self.hash = 0, _hash()  # in bytes; of what was kept and appended
+        self.size, self.hash = 0, _hash()  # of what is in the file, in bytes
 
     def append(self, row: dict[str, Any]) -> None:
         """Write a row, once for all ranks."""
@@ -53,9 +53,8 @@ class Log:
                 row["step"] + 0
             except (ValueError, TypeError, KeyError, RecursionError):
                 if number < len(lines):
-                    raise UserError(
-                        f"'{self.path}', line {number}, is damaged; restore the file or start anew"
-                    ) from None
+                    where = f"'{self.path}', line {number},"
+                    raise UserError(f"{where} is damaged; restore the file or start anew") from None
                 break
             found.append((line, row))
         return found
@@ -78,8 +77,8 @@ class Log:
                 with open_own(self.path, "ab") as file:
                     file.truncate(mark[0])
             else:
-                kept = [line for line, row in self.lines() if row["step"] <= step and line.endswith("\n")]
-                write_atomic(self.path, "".join(kept).encode())
+                lines = [line for line, row in self.lines() if row["step"] <= step and line.endswith("\n")]
+                write_atomic(self.path, "".join(lines).encode())
             self.size = self.path.stat().st_size
             self.hash = self._hash_of(self.size)
         except OSError as error:

@@ -1,11 +1,13 @@
-"""The folder of a run, the contract between training and everything that reads a run afterwards."""
+"""The folder of a run or a pretraining: the contract between training and everything that reads it afterwards."""
 
 import os
 import platform
 import subprocess
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Self
 
@@ -26,21 +28,23 @@ from percentmatch.settings.config import NO_FILE, Config, DataSettings, with_abs
 from percentmatch.settings.declare import declared, flat
 from percentmatch.settings.given import all_of, sections, to_repeat
 
-ALWAYS_THERE = ("data", "method", "seed")  # the first, one in the middle and one of the last: the file is whole
+ALWAYS_THERE = ("data", "method", "seed")  # the first setting, one in the middle and one of the last: the file is whole
 
 
-class RunFolder:
-    """config.yaml, split.json, environment.json, log.jsonl, last.pt, model.safetensors, metrics.json.
+class Folder(ABC):
+    """What the folders of a run and of a pretraining share: settings, split, environment, log and checkpoints.
 
-    In a `with` block, `hold` keeps other processes out; when it ends, no checkpoint is on its way.
+    In a `with` block, `hold` keeps other processes out; when it ends, every checkpoint is written.
     """
 
+    kind: str  # what a person calls it
+    settings_name: str
+
     def __init__(self, path: Path) -> None:
-        self.path = path
-        self.config, self.split, self.environment = path / "config.yaml", path / "split.json", path / "environment.json"
+        self.path, self.config = path, path / self.settings_name
+        self.split, self.environment = path / "split.json", path / "environment.json"
         self.log = Log(path / "log.jsonl")
         self.checkpoints = Checkpoints(path, self.log)
-        self.model, self.metrics = path / "model.safetensors", path / "metrics.json"
         self.entered, self.held = False, None
 
     def __enter__(self) -> Self:
@@ -76,23 +80,22 @@ class RunFolder:
             if self.path.exists() and not self.path.is_dir():
                 raise UserError(f"'{self.path}' is a file; choose another --out")
             if self.config.exists():
-                raise UserError(f"'{self.path}' already holds a run; continue it with --resume or choose another --out")
-            if self.path.exists() and any(not is_part(each) for each in self.path.iterdir()):
+                how = "continue it with --resume or choose another --out"
+                raise UserError(f"'{self.path}' already holds a {self.kind}; {how}")
+            if self.path.exists() and not all(map(is_part, self.path.iterdir())):
                 raise UserError(f"'{self.path}' is not empty; choose another --out")
         except OSError as error:
             raise UserError(f"cannot look into '{self.path}': {error.strerror}; choose another --out") from error
 
-    def make(self) -> None:
-        """Make the folder and keep others out of it."""
+    def create(self, settings: DataSettings, given: Mapping[str, Any], split: Split, device: torch.device) -> None:
+        """Make the folder, keep others out of it, and write what is known before training; paths are absolute."""
         try:
             self.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
         self.hold()
-
-    def create(self, config: Config, given: Mapping[str, Any], split: Split, device: torch.device) -> None:
-        self.make()
-        write_settings(self.config, config, given)
+        values = {name: with_absolute_paths(each) for name, each in sections(settings, given).items()}
+        write_atomic(self.config, yaml.safe_dump(values, sort_keys=False).encode())
         self.complete(split, device)
 
     def complete(self, split: Split, device: torch.device) -> None:
@@ -105,35 +108,59 @@ class RunFolder:
         if self.read_split().digest != split.digest:
             raise UserError(f"'{self.split}' names other images than the run's settings; choose another --out")
 
+    def read_settings_file(self) -> dict[str, Any]:
+        if not self.config.exists():
+            raise UserError(f"'{self.path}' holds no {self.kind} (it has no {self.config.name})")
+        return read_yaml(self.config)
+
+    @abstractmethod
+    def read_settings(self) -> DataSettings:
+        """All settings; one that an older version did not know has its default."""
+
+    def read_to_resume(self) -> dict[str, Any]:
+        """The settings to continue with: all but those that this machine decides anew."""
+        self.read_settings()
+        return to_repeat(self.read_settings_file(), str(self.config))
+
+    def check_same(self, settings: DataSettings, begun: Mapping[str, Any] | None = None) -> None:
+        """Refuse to resume with other settings than those in the folder, or than `begun` of a checkpoint."""
+        if begun is None:
+            then = self.read_settings()
+        else:  # by another version, perhaps
+            known = {name: value for name, value in begun.items() if name in declared(type(settings))}
+            then = settings.from_dict(known, source="the checkpoint")
+        refuse_other(self.path, then, settings)
+
+    def read_split(self) -> Split:
+        return Split.from_values(read_json(self.split), str(self.split))
+
+
+class RunFolder(Folder):
+    """config.yaml, split.json, environment.json, log.jsonl, last.pt, model.safetensors, metrics.json."""
+
+    kind, settings_name = "run", "config.yaml"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.model, self.metrics = path / "model.safetensors", path / "metrics.json"
+
+    def read_settings(self) -> Config:
+        return self.read_config()
+
     def read_config(self) -> Config:
-        """The settings of the run; one that an older version did not know yet has its default."""
-        values = all_of(self._read_settings(), str(self.config))
+        """The settings of the run; refused if they are incomplete, or if a newer version wrote one of them."""
+        values = all_of(self.read_settings_file(), str(self.config))
+        if missing := [name for name in ALWAYS_THERE if name not in values]:
+            raise UserError(f"'{self.config}' is damaged: it lacks {', '.join(missing)}")
         usual = Config().to_dict()
         known = {*usual, *flat(usual)}
         if strange := [name for name in flat(values) if name not in known and not name.startswith("options.")]:
+            maker = read_json(self.environment).get("percentmatch") if self.environment.exists() else None
             raise UserError(
                 f"'{self.config}' has the setting '{strange[0]}', which percentmatch {__version__} does not know; the "
-                f"run was made by {self._maker()}, so use that version or a newer one"
+                f"run was made by percentmatch {maker or 'of an unknown version'}, so use that version or a newer one"
             )
         return Config.from_dict(values, source=str(self.config))
-
-    def _read_settings(self) -> dict[str, Any]:
-        if not self.config.exists():
-            raise UserError(f"'{self.path}' holds no run (it has no config.yaml)")
-        values = read_yaml(self.config)
-        there = all_of(values, str(self.config))
-        if missing := [name for name in ALWAYS_THERE if name not in there]:
-            raise UserError(f"'{self.config}' is damaged: it lacks {', '.join(missing)}")
-        return values
-
-    def read_to_resume(self) -> dict[str, Any]:
-        """The settings to go on with: all but those that this machine decides anew."""
-        self.read_config()
-        return to_repeat(self._read_settings(), str(self.config))
-
-    def _maker(self) -> str:
-        version = read_json(self.environment).get("percentmatch") if self.environment.exists() else None
-        return f"percentmatch {version or 'of a version that it does not tell'}"
 
     def read_moved(self, moved: Mapping[str, Any]) -> Config:
         """The settings to score with, the run's data where it is now; unlabeled images need not be there."""
@@ -142,26 +169,14 @@ class RunFolder:
         for name in SCORED:
             path = getattr(config, name)
             if path and not os.path.exists(path) and not names_shards(path):
-                raise UserError(
-                    f"the run's {name}, {path}, is not there; put it back, or say where it is now by --set {name}=PATH"
-                )
+                how = f"put it back, or say where it is now by --set {name}=PATH"
+                raise UserError(f"the run's {name}, {path}, is not there; {how}")
         keep = os.path.exists(config.unlabeled) and not names_shards(config.unlabeled)  # nobody scores a stream
         return config if keep else replace(config, unlabeled="")
-
-    def check_same(self, settings: DataSettings, begun: Mapping[str, Any] | None = None) -> None:
-        """Refuse to resume with other settings than the run began with, as config.yaml or `begun` say."""
-        if begun is None:
-            refuse_other(self.path, self.read_config(), settings)
-        else:  # by another version, perhaps
-            known = {name: value for name, value in begun.items() if name in declared(type(settings))}
-            refuse_other(self.path, settings.from_dict(known, source="the checkpoint"), settings)
 
     def read_metrics(self) -> dict[str, Any]:
         """metrics.json, whose scores are numbers."""
         return read_sound(self.metrics, _check_metrics)
-
-    def read_split(self) -> Split:
-        return Split.from_values(read_json(self.split), str(self.split))
 
 
 SCORED = tuple(name for name, about in declared(Config).items() if about.path == "data")
@@ -175,7 +190,7 @@ def check_moved(moved: Mapping[str, Any]) -> None:
 
 
 def refuse_other(path: Path, begun: DataSettings, now: DataSettings) -> None:
-    """Refuse to go on in the folder `path` with settings that a resumed run must not change."""
+    """Refuse to continue in the folder `path` with settings that a resumed run must not change."""
     then, new = (with_absolute_paths(detected(each).to_dict()) for each in (begun, now))
     if {then.get("weights"), new.get("weights")}.isdisjoint(NO_FILE) and not os.path.exists(then["weights"]):
         then["weights"] = new["weights"]  # the file was moved, or is named from elsewhere
@@ -184,16 +199,8 @@ def refuse_other(path: Path, begun: DataSettings, now: DataSettings) -> None:
         same = then[name] == new[name] or (about.machine and "auto" in (then[name], new[name]))
         if same or name in MAY_CHANGE or (same_split and about.draws):
             continue
-        raise UserError(
-            f"'{path}' was begun with {name}={then[name]}, not {new[name]}; resume with the same settings or choose "
-            "another --out"
-        )
-
-
-def write_settings(file: Path, settings: DataSettings, given: Mapping[str, Any]) -> None:
-    """All settings, those that were given apart from the others; paths are absolute."""
-    values = {name: with_absolute_paths(each) for name, each in sections(settings, given).items()}
-    write_atomic(file, yaml.safe_dump(values, sort_keys=False).encode())
+        how = "resume with the same settings or choose another --out"
+        raise UserError(f"'{path}' was begun with {name}={then[name]}, not {new[name]}; {how}")
 
 
 def _check_metrics(metrics: dict[str, Any]) -> None:
@@ -223,16 +230,9 @@ def _commit() -> str | None:
     """$PERCENTMATCH_COMMIT, or that of the checkout this file belongs to, `-dirty` if it was changed since, or None."""
     if given := os.environ.get("PERCENTMATCH_COMMIT"):
         return given
-    git = ["git", "-C", str(Path(__file__).parent)]
+    git = partial(subprocess.check_output, cwd=Path(__file__).parent, stderr=subprocess.DEVNULL, timeout=10)
     try:
-        subprocess.run([*git, "ls-files", "--error-unmatch", __file__], capture_output=True, check=True, timeout=10)
-        found = subprocess.run(
-            [*git, "describe", "--always", "--dirty", "--abbrev=12"],
-            capture_output=True,
-            text=True,
-            check=True,
-            timeout=10,
-        )
+        git(["git", "ls-files", "--error-unmatch", __file__])
+        return git(["git", "describe", "--always", "--dirty", "--abbrev=12"]).decode().strip() or None
     except (OSError, subprocess.SubprocessError):
         return None
-    return found.stdout.strip() or None

@@ -6,6 +6,7 @@ positive, so the ranking within a class, or the best class of an image, stays wh
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -32,8 +33,8 @@ def probabilities_of(logits: Tensor, card: Card, *, raw: bool = False) -> Tensor
     """Calibrated probabilities (n, c) float64; the network's own if `raw`, or where the card knows no better."""
     known, logits = card.decisions, logits.double()
     if known and not raw:
-        scale, shift = (torch.tensor(each, dtype=torch.float64) for each in (known.scale, known.shift))
-        logits = _apply(logits, scale, shift)
+        scale, shift = torch.tensor([known.scale, known.shift], dtype=torch.float64)
+        logits = logits * scale + shift
     return _scores(logits, card.task)
 
 
@@ -41,7 +42,7 @@ def decisions_of(logits: Tensor, card: Card) -> Tensor:
     """1 where a class is decided for: (n, c) uint8."""
     probabilities, thresholds = probabilities_of(logits, card), thresholds_of(card)
     if thresholds is None:
-        return torch.zeros_like(probabilities).scatter_(1, probabilities.argmax(1, keepdim=True), 1).byte()
+        return F.one_hot(probabilities.argmax(1), probabilities.shape[1]).byte()
     return (probabilities >= torch.tensor(thresholds, dtype=torch.float64)).byte()
 
 
@@ -75,29 +76,28 @@ def decide(
         return None
     fit = _fit_temperature if task == "single-label" else fit_platt
     fitted = fit(logits, targets, known)
-    again = fit if task == "single-label" else lambda *part: fit_platt(*part, start=fitted)  # a fold's minimum is near
+    again = fit if task == "single-label" else partial(fit_platt, start=fitted)  # a fold's minimum is near
     held_out = _cross_fitted(again, logits, targets, known)  # (n, c)
     before = after = calibration_error(_scores(logits, task), targets, known, task)
-    affine = torch.ones(logits.shape[1]).double(), torch.zeros(logits.shape[1]).double()
+    affine = torch.ones_like(positives), torch.zeros_like(positives)
     if _log_loss(held_out, targets, known, task) < _log_loss(logits, targets, known, task):
         affine = fitted
         after = calibration_error(_scores(held_out, task), targets, known, task)
     scale, shift = (tuple(each.tolist()) for each in affine)
-    summary = {"calibration": {"ece_before": before, "ece_after": after, "num_images": len(logits)}}
+    summary: dict[str, Any] = {"calibration": {"ece_before": before, "ece_after": after, "num_images": len(logits)}}
     if task == "single-label":
         return Decisions(scale, shift, (), "best class"), {**summary, "decisions": {"aim": "best class"}}
     name, value = ("precision", precision) if precision is not None else ("recall", recall)
     aim = "F1" if value is None else f"{name} {value:g}"
-    calibrated = _apply(logits, *affine)
+    calibrated = logits * affine[0] + affine[1]
     nothing: dict[str, Any] = {"threshold": FALLBACK, "precision": None, "recall": None, "F1": None}
-    found = [nothing] * len(class_names)
+    counts = zip(class_names, positives.long().tolist(), strict=True)
+    rows = {class_name: {"positives": count, **nothing} for class_name, count in counts}
     for columns in positives.nonzero()[:, 0].split(max(1, AT_ONCE // len(logits))):
         tables = (table[:, columns] for table in (calibrated, targets, known))
-        for column, row in zip(columns.tolist(), choose(*tables, precision, recall), strict=True):
-            found[column] = row
-    counts = zip(class_names, positives.long().tolist(), found, strict=True)
-    rows = {class_name: {"positives": count, **row} for class_name, count, row in counts}
-    thresholds = tuple(row["threshold"] for row in found)
+        for column, chosen in zip(columns.tolist(), choose(*tables, precision, recall), strict=True):
+            rows[class_names[column]] |= chosen
+    thresholds = tuple(row["threshold"] for row in rows.values())
     summary["decisions"] = {
         "aim": aim,
         "without_positives": [each for each, row in rows.items() if not row["positives"]],
@@ -123,9 +123,8 @@ def fit_platt(
     """
     spread = torch.tensor([scale_spread, shift_spread], dtype=torch.float64)
     tables = [table.split(max(1, IN_CACHE // len(logits)), dim=1) for table in (logits, targets, known)]
-    shared, own = torch.zeros(2).double(), torch.zeros(logits.shape[1], 2).double()  # own: in units of the spreads
-    if start:
-        own = torch.stack([start[0].log(), start[1]], 1) / spread
+    start = start or (torch.ones(logits.shape[1]).double(), torch.zeros(logits.shape[1]).double())
+    shared, own = torch.zeros(2).double(), torch.stack([start[0].log(), start[1]], 1) / spread  # own: in spreads
 
     def measured(shared: Tensor, own: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
         loss, slope, bends = _slopes(tables, shared + own * spread)
@@ -161,23 +160,19 @@ def _newton(shared: Tensor, own: Tensor, spread: Tensor, slope: Tensor, bend: Te
 def _slopes(tables: list[tuple[Tensor, ...]], at: Tensor) -> tuple[Tensor, Tensor, list[Tensor]]:
     """Log loss () of the known pairs, its slope (c, 2) by each class's log scale and shift (c, 2), and its bend.
 
-    The bend (c, 2, 2) is told as it is, without the term that may be negative, and as none: a step must lead down.
+    The bend (c, 2, 2) comes in three forms, whole, without the term that may be negative, and 0: a step must lead down.
     """
     total, sums = torch.zeros((), dtype=torch.float64), []
-    log_scale, shift = at.T
-    scale = log_scale.exp()
     width = tables[0][0].shape[1]
-    for mine, truth, sure, its_scale, its_shift in zip(*tables, scale.split(width), shift.split(width), strict=True):
-        stretched = mine * its_scale
-        moved = stretched + its_shift
+    for logits, truth, known, (log_scale, shift) in zip(*tables, (each.T for each in at.split(width)), strict=True):
+        scaled = logits * log_scale.exp()
+        moved = scaled + shift
         p = moved.sigmoid()
         rest = 1 - p
-        off, weight = (p - truth) * sure, p * rest * sure
-        total += ((moved.clamp(min=0) - truth * moved - torch.maximum(p, rest).log()) * sure).sum()
-        weighted = weight * stretched
-        sums.append(
-            torch.stack([each.sum(0) for each in (off * stretched, off, weighted * stretched, weighted, weight)])
-        )
+        off, weight = (p - truth) * known, p * rest * known
+        total += ((moved.clamp(min=0) - truth * moved - torch.maximum(p, rest).log()) * known).sum()
+        weighted = weight * scaled
+        sums.append(torch.stack([each.sum(0) for each in (off * scaled, off, weighted * scaled, weighted, weight)]))
     by_scale, by_shift, twice, cross, weight = torch.cat(sums, 1)
     bends = [torch.stack([each, cross, cross, weight], 1).view(-1, 2, 2) for each in (twice + by_scale, twice)]
     return total, torch.stack([by_scale, by_shift], 1), [*bends, torch.zeros_like(bends[0])]
@@ -201,10 +196,6 @@ def _fit_temperature(logits: Tensor, targets: Tensor, known: Tensor) -> Affine:
     return log_scale.detach().exp() * one, 0 * one
 
 
-def _apply(logits: Tensor, scale: Tensor, shift: Tensor) -> Tensor:
-    return logits * scale + shift
-
-
 def _scores(logits: Tensor, task: Task) -> Tensor:
     return logits.softmax(dim=1) if task == "single-label" else logits.sigmoid()
 
@@ -224,5 +215,6 @@ def _cross_fitted(fit: Callable[..., Affine], logits: Tensor, targets: Tensor, k
     for fold in order.chunk(min(FOLDS, len(logits))):
         rest = torch.ones(len(logits), dtype=torch.bool).index_fill_(0, fold, False)
         if (targets[rest] * known[rest]).any():
-            held_out[fold] = _apply(logits[fold], *fit(logits[rest], targets[rest], known[rest]))
+            scale, shift = fit(logits[rest], targets[rest], known[rest])
+            held_out[fold] = logits[fold] * scale + shift
     return held_out

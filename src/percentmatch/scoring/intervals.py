@@ -55,14 +55,15 @@ def plain(scores: Tensor, targets: Tensor, known: Tensor) -> Resampled:
 def _weighted(scores: Tensor, targets: Tensor, known: Tensor, weights: Tensor) -> dict[str, Tensor]:
     """The metrics when image i counts weights[i, r] times in resample r: (n, c) and (n, r) -> (r, c) each."""
     metrics = resampled_metrics()
-    nothing = dict.fromkeys(metrics, torch.full(weights.shape[1:], torch.nan, dtype=torch.float64))
-    columns = []
+    found = {name: torch.full((weights.shape[1], scores.shape[1]), torch.nan).double() for name in metrics}
     for column in range(scores.shape[1]):
         rows = known[:, column] > 0
         positive = targets[rows, column] > 0
-        ranking = Ranking.weighted(scores[rows, column], positive, weights[rows]) if positive.any() else None
-        columns.append(measured(ranking, metrics) if ranking else nothing)
-    return {name: torch.stack([each[name] for each in columns], dim=1) for name in metrics}
+        if positive.any():
+            ranking = Ranking.weighted(scores[rows, column], positive, weights[rows])
+            for name, values in measured(ranking, metrics).items():
+                found[name][:, column] = values
+    return found
 
 
 def interval(values: Tensor, level: float = LEVEL, *, around: Tensor | None = None) -> list[Ends | None]:

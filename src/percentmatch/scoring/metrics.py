@@ -1,6 +1,6 @@
 """Metrics, one function and one row each: of a class, from its ranking, or of all classes at once.
 
-AP is the sum of precision x gain in recall down the ranking, where equal scores enter at once; AUC is the share of
+AP is the sum of precision x gain in recall down the ranking, where equal scores enter at once; AUC is the fraction of
 (positive, negative) pairs in the right order, where equal scores count half. AP is not interpolated (it equals
 scikit-learn's), except where it is called 11-point.
 """
@@ -54,10 +54,10 @@ class Ranking:
         ends = scores[order].unique_consecutive(return_counts=True)[1].cumsum(0)  # (g,) how many down to each threshold
         hits = positive.cumsum(0)[ends - 1]  # (g,) positives among them
         enters = hits.diff(prepend=hits.new_zeros(1)) > 0
-        kept = enters | enters.roll(-1)
-        kept[-1] = True
-        counts = weights.cumsum(0)[ends[kept] - 1].double()  # (t, r) whole numbers: exact
-        right = F.pad(weights[positive].double().cumsum(0), (0, 0, 1, 0))[hits[kept]]  # (t, r)
+        rows = enters | enters.roll(-1)
+        rows[-1] = True
+        counts = weights.cumsum(0)[ends[rows] - 1].double()  # (t, r) whole numbers: exact
+        right = F.pad(weights[positive].double().cumsum(0), (0, 0, 1, 0))[hits[rows]]  # (t, r)
         return cls(right, counts - right, right[-1], counts[-1] - right[-1])
 
     @cached_property
@@ -138,10 +138,8 @@ def resampled_metrics() -> dict[str, ClassMetric]:
 
 def measured(ranking: Ranking, metrics: dict[str, ClassMetric]) -> dict[str, Tensor]:
     """The value of each metric, NaN in a column without positives: (k,) each."""
-    return {
-        name: torch.where(ranking.positives > 0, metric.function(ranking), torch.nan)
-        for name, metric in metrics.items()
-    }
+    there = ranking.positives > 0
+    return {name: torch.where(there, metric.function(ranking), torch.nan) for name, metric in metrics.items()}
 
 
 def pseudo_label_quality(
@@ -175,14 +173,9 @@ def by_rows(*tables: Tensor) -> Iterator[tuple[Tensor, ...]]:
 def check_probabilities(probabilities: Tensor, targets: Tensor, known: Tensor | None = None) -> None:
     shapes = [tuple(tensor.shape) for tensor in (probabilities, targets, known) if tensor is not None]
     if len(set(shapes)) > 1 or targets.ndim != 2:
-        raise UserError(
-            f"probabilities and labels must be one table (images, classes), not {', '.join(map(str, shapes))}"
-        )
-    num_nan = sum(int(rows.isnan().sum()) for (rows,) in by_rows(probabilities))
-    if num_nan:
-        raise UserError(
-            f"{num_nan} of {probabilities.numel()} predicted probabilities are not a number (NaN), "
-            "so training has diverged: try a smaller learning rate"
-        )
+        raise UserError(f"probabilities and labels must both be (images, classes), not {', '.join(map(str, shapes))}")
+    if num_nan := sum(int(rows.isnan().sum()) for (rows,) in by_rows(probabilities)):
+        nan = f"{num_nan} of {probabilities.numel()} predicted probabilities are not a number (NaN)"
+        raise UserError(f"{nan}, so training has diverged: try a smaller learning rate")
     if any(((rows < 0) | (rows > 1)).any() for (rows,) in by_rows(probabilities)):
         raise UserError("scores must be probabilities from 0 to 1: apply a sigmoid or a softmax to logits first")

@@ -25,13 +25,13 @@ def probabilities(model: nn.Module, pixels: Tensor, card: Card, device: torch.de
 @torch.inference_mode()
 def logits(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -> Tensor:
     """The same before the sigmoid or softmax."""
-    share, parts = own_share(len(pixels)), []
-    own = pixels[share] if share.start < share.stop else pixels[:1]  # a rank with nothing to do shows the width
+    rows, found = own_share(len(pixels)), []
+    pixels_here = pixels[rows] if rows.start < rows.stop else pixels[:1]  # a rank without images: for the width
     with evaluating(model), untuned():
-        for images in frame(own, card.frame).split(BATCH):
+        for images in frame(pixels_here, card.frame).split(BATCH):
             views = resize(images.to(device), card.image_size, card.mean, card.std)
-            parts.append(model(views).float())
-    return gather_shares(torch.cat(parts)[: share.stop - share.start].cpu(), len(pixels))
+            found.append(model(views).float())
+    return gather_shares(torch.cat(found)[: rows.stop - rows.start].cpu(), len(pixels))
 
 
 @contextlib.contextmanager

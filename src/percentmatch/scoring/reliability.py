@@ -1,4 +1,4 @@
-"""How well probabilities are calibrated: predicted against observed shares of positives, and their distance (ECE)."""
+"""How well probabilities are calibrated: predicted and observed fractions of positives, and their distance (ECE)."""
 
 from dataclasses import dataclass
 
@@ -20,11 +20,11 @@ class Reliability:
 
     @property
     def errors(self) -> Tensor:
-        """ECE: the mean distance of predicted and observed share, bins weighted by their pairs: (c,)."""
+        """ECE: the mean distance of predicted and observed fraction, bins weighted by their pairs: (c,)."""
         return self.apart.abs().sum(1) / self.counts.sum(1)
 
     def points(self, column: int, least: int = 5) -> list[tuple[float, float]]:
-        """Mean probability and share of positives of each bin with so many pairs."""
+        """Mean probability and fraction of positives of each bin with at least so many pairs."""
         sums = (each[column].tolist() for each in (self.counts, self.apart + self.observed, self.observed))
         return [(p / n, o / n) for n, p, o in zip(*sums, strict=True) if n >= least]
 
@@ -34,10 +34,8 @@ def reliability(
 ) -> Reliability:
     """Of the known pairs (n, c) of each class, or of all as one column."""
     columns = 1 if pooled else scores.shape[1]
-    which = (scores * bins).long().clamp(max=bins - 1)  # (n, c)
-    which = which if pooled else which + bins * torch.arange(columns)
-    there = known > 0
-    bin_of, scores, truth = which[there], scores[there].double(), targets[there].double()
+    bin_of = (scores * bins).long().clamp(max=bins - 1) + (0 if pooled else bins * torch.arange(columns))  # (n, c)
+    bin_of, scores, truth = (table[known > 0] for table in (bin_of, scores.double(), targets.double()))
     sums = (torch.ones_like(scores), scores - truth, truth)
     empty = torch.zeros(columns * bins, dtype=torch.float64)
     return Reliability(*(empty.index_add(0, bin_of, each).view(columns, bins) for each in sums))

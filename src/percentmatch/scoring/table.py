@@ -25,8 +25,8 @@ class ClassScores:
     negatives: int | None = None  # None: a log row of very many classes leaves it out
 
     def to_dict(self) -> dict[str, Number]:
-        counts = {} if self.negatives is None else {"negatives": self.negatives}
-        return {**self.values, "positives": self.positives, **counts}
+        row = {**self.values, "positives": self.positives}
+        return row if self.negatives is None else row | {"negatives": self.negatives}
 
     @classmethod
     def from_dict(cls, row: Mapping[str, Any]) -> "ClassScores":
@@ -63,16 +63,10 @@ class ScoreTable:
         rows = {name: row.to_dict() for name, row in self.classes.items()}
         if short:
             rows = {name: {key: row[key] for key in (*NEEDED, "positives")} for name, row in rows.items()}
-        hard = self.difficult_as_positive
-        return {
-            **self.means,
-            "num_images": self.num_images,
-            "num_pairs_ignored": self.num_pairs_ignored,
-            **{f"left_out_{name}": self.left_out(name) for name, each in CLASS_METRICS.items() if each.needs},
-            "classes": rows,
-            **({"difficult_as_positive": hard} if hard else {}),
-            **self.overall,
-        }
+        counts = {"num_images": self.num_images, "num_pairs_ignored": self.num_pairs_ignored}
+        left_out = {f"left_out_{name}": self.left_out(name) for name, each in CLASS_METRICS.items() if each.needs}
+        hard = {"difficult_as_positive": self.difficult_as_positive} if self.difficult_as_positive else {}
+        return {**self.means, **counts, **left_out, "classes": rows, **hard, **self.overall}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ScoreTable":
@@ -135,8 +129,8 @@ def score(
 
 
 def _mean(values: list[Number]) -> Number:
-    there = [value for value in values if value is not None]
-    return sum(there) / len(there) if there else None
+    known = [value for value in values if value is not None]
+    return sum(known) / len(known) if known else None
 
 
 def _score_classes(scores: Tensor, positive: Tensor, known: Tensor) -> Iterator[ClassScores]:

@@ -22,7 +22,7 @@ def best_thresholds(
     """
     ranked, order = torch.where(known > 0, scores, -torch.inf).T.sort(descending=True)  # (k, n): the unknown are last
     following = F.pad(ranked[:, 1:], (0, 1), value=-torch.inf)
-    may = following < ranked  # equal ones are decided alike
+    possible = following < ranked  # equal ones are decided alike
     hits, chosen = (truth * known).T.gather(1, order).cumsum(1), torch.arange(1, len(scores) + 1)
     reached = {"precision": hits / chosen, "recall": hits / hits[:, -1:], "F1": 2 * hits / (chosen + hits[:, -1:])}
     wanted = [reached["F1"]]
@@ -30,10 +30,10 @@ def best_thresholds(
         wanted = [reached["precision"].clamp(max=precision), reached["recall"], reached["precision"]]
     elif recall is not None:
         wanted = [reached["recall"].clamp(max=recall), reached["precision"], reached["recall"]]
-    for worth in wanted:
-        worth = worth.masked_fill(~may, -1)
-        may = may & (worth == worth.amax(1, keepdim=True))
-    best = may.byte().argmax(1, keepdim=True)  # (k, 1)
+    for value in wanted:
+        value = value.masked_fill(~possible, -1)
+        possible = possible & (value == value.amax(1, keepdim=True))
+    best = possible.byte().argmax(1, keepdim=True)  # (k, 1)
     above, below, *values = (each.gather(1, best)[:, 0] for each in (ranked, following, *reached.values()))
     return above, below, dict(zip(reached, values, strict=True))
 
@@ -60,13 +60,12 @@ def choose(
 
 
 def check_aim(task: Task, precision: float | None, recall: float | None) -> None:
-    given = {name: value for name, value in (("precision", precision), ("recall", recall)) if value is not None}
-    if len(given) > 1:
+    if precision is not None and recall is not None:
         raise UserError("a threshold is chosen for --precision or for --recall, not for both; give one of them")
-    for name, value in given.items():
+    for name, value in (("precision", precision), ("recall", recall)):
+        if value is None:
+            continue
         if task == "single-label":
-            raise UserError(
-                f"--{name} chooses thresholds; with one label an image the most probable class is decided for"
-            )
+            raise UserError(f"--{name} is for thresholds; with one label an image the most probable class is taken")
         if not 0 < value <= 1:
             raise UserError(f"--{name} {value:g} must be above 0 and at most 1, such as 0.9")

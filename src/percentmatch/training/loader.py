@@ -21,7 +21,7 @@ from percentmatch.settings.config import Config, View
 
 LABELED, UNLABELED = 0, 1  # streams of the samplers
 LABELED_VIEW, WEAK_VIEW, STRONG_VIEW, WEAK2_VIEW, UNIFORMS, BLEND = range(6)  # streams of the views
-AHEAD = 8  # micro-batches whose streamed images are on their way
+AHEAD = 8  # micro-batches whose streamed images are read in advance
 Drawn = dict[str, Tensor]
 Colour = tuple[float, ...]  # of each channel
 PLAN = tuple(each.name for each in fields(Plan))
@@ -60,27 +60,19 @@ class Pixels:
         self.rank, self.ranks = rank(), num_ranks()
 
     def streamed(self, index: int, count: int) -> Tensor:
-        """This rank's `count` streamed images of micro-batch `index` of the run; the next are fetched meanwhile."""
+        """This rank's `count` streamed images of micro-batch `index` of the run; the next are read in advance."""
         assert self.stream is not None
         last = min(index + AHEAD, self.config.total_steps * self.config.accumulate - 1)
         start, *ahead = ((each * self.ranks + self.rank) * count for each in range(index, max(last, index) + 1))
         return shrink(frame(self.stream.rows(start, count, ahead=ahead), self.config.frame), self.size[0])
 
-    def views(self, host: Drawn, mine: Drawn) -> Tensor:
-        """All views that the plans on the host and on the device say: (n, 3, h, w).
-
-        Where one kernel makes the views, the host's tensors are not looked at.
-        """
-        pixels = self.pool if self.resident else mine["pixels"]
+    def views(self, drawn: Drawn, sent: Drawn) -> Tensor:
+        """All views of the plans on the host or, where one kernel makes the views, on the device: (n, 3, h, w)."""
+        pixels = self.pool if self.resident else sent["pixels"]
         options = {"size": self.config.image_size, "mean": self.mean, "std": self.std}
         if self.fused:
-            return self.fused(pixels, mine["rows"], Plan(*(mine[f"plan.{field}"] for field in PLAN)), **options)
-        return apply(pixels[mine["rows"]], Plan(*(host[f"plan.{field}"] for field in PLAN)), **options)
-
-    def whole(self, rows: Tensor) -> Tensor:
-        """Images of the pool, not augmented: (n, 3, h, w)."""
-        images = self.pool[rows.to(self.pool.device)].to(self.device)
-        return resize(images, self.config.image_size, self.mean, self.std)
+            return self.fused(pixels, sent["rows"], Plan(*(sent[f"plan.{field}"] for field in PLAN)), **options)
+        return apply(pixels[sent["rows"]], Plan(*(drawn[f"plan.{field}"] for field in PLAN)), **options)
 
 
 class Loader:
@@ -94,13 +86,11 @@ class Loader:
         self.views = [kind for kind in kinds if kind[0] in {"labeled", *views}]
         self.num_ops = max(view.ops for _, view, _ in self.views)
         self.rank, self.ranks = rank(), num_ranks()
-        shares = config.accumulate * self.ranks
-        if config.labeled_batch % shares:
-            raise UserError(
-                f"--labeled-batch {config.labeled_batch} is that of all {self.ranks} ranks and must be a multiple of "
-                f"{shares} (ranks x --accumulate)"
-            )
-        self.b = config.labeled_batch // shares  # of this rank, in one micro-batch
+        divisor = config.accumulate * self.ranks
+        if config.labeled_batch % divisor:
+            how = f"must be a multiple of {divisor}, the number of ranks x --accumulate"
+            raise UserError(f"--labeled-batch {config.labeled_batch} {how}")
+        self.b = config.labeled_batch // divisor  # of this rank, in one micro-batch
         self.u = self.b * config.unlabeled_ratio
         self.extra = int(self.ranks > 1 and (config.mixup or config.cutmix) > 0)  # the next rank's first, to mix with
 
@@ -121,7 +111,7 @@ class Loader:
         if self.asked and not self.pixels.stream:
             drawn["index"] = rows_at(config.seed, UNLABELED, (index * ranks + self.rank) * u, u, len(self.unlabeled))
             unlabeled = self.unlabeled[drawn["index"]]
-            drawn["truth"], drawn["truth_known"] = self.labels.certain(unlabeled)  # (u, c) each
+            drawn["truth"], drawn["truth_known"] = self.labels.certain(unlabeled)  # (u, c) each, for audits alone
             rows = torch.cat([rows, unlabeled])  # (b + extra + u,)
         if not self.pixels.resident:
             drawn["pixels"] = self.pixels.pool[rows]
@@ -130,13 +120,10 @@ class Loader:
             rows = torch.arange(len(drawn["pixels"]))
         split = len(own)
         drawn["rows"] = torch.cat([rows[:split] if name == "labeled" else rows[split:] for name, _, _ in self.views])
-        labeled_slots = micro * ranks * b + own  # in the step: an image drawn twice gets two views
         slots = (micro * ranks + self.rank) * u + torch.arange(u)
-        plans = [
-            self._plan(view, step, labeled_slots if name == "labeled" else slots, stream)
-            for name, view, stream in self.views
-        ]
-        drawn |= join_plans(plans)
+        slots_of = {"labeled": micro * ranks * b + own}  # in the step: an image drawn twice gets two views
+        views = [(view, stream, slots_of.get(name, slots)) for name, view, stream in self.views]
+        drawn |= join_plans([self._plan(view, step, stream, at) for view, stream, at in views])
         if "uniforms" in self.asked:
             n = ranks * (b + 2 * u)  # of all ranks: who is mixed with whom must be known to all
             drawn["uniforms"] = uniforms(config.seed, step, torch.arange(n) + micro * n, 2, UNIFORMS)
@@ -146,7 +133,7 @@ class Loader:
             drawn |= {"blend.share": blend.share[own[:b]], "blend.box": blend.box[own[:b]]}
         return drawn
 
-    def _plan(self, view: View, step: int, slots: Tensor, stream: int) -> Plan:
+    def _plan(self, view: View, step: int, stream: int, slots: Tensor) -> Plan:
         """The plan of one view, with as many slots for operations as the longest has."""
         plan = draw(view, size_in=self.pixels.size, seed=self.config.seed, step=step, sample=slots, stream=stream)
         more = self.num_ops - plan.op.shape[1]
@@ -157,44 +144,33 @@ class Loader:
 
         The union of a step's `accumulate` micro-batches is the whole batch.
         """
-        prefix = f"{micro}."
-        host, mine = (
+        step, prefix, b = sent["step"], f"{micro}.", self.b
+        drawn, sent = (
             {key.removeprefix(prefix): each[key] for key in each if key.startswith(prefix)} for each in (drawn, sent)
         )
-        b = self.b
         sizes = [b + self.extra if name == "labeled" else self.u for name, _, _ in self.views]
-        images = self.pixels.views(host, mine).split(sizes)
+        images = self.pixels.views(drawn, sent).split(sizes)
         views = {name: view for (name, _, _), view in zip(self.views, images, strict=True)}
-        labeled, targets, known = views.pop("labeled"), mine["targets"].float(), mine["known"].float()
+        labeled, targets, known = views.pop("labeled"), sent["targets"].float(), sent["known"].float()
         batch = Batch(
             images=labeled[:b],
             targets=targets[:b],
             known=known[:b],
-            step=sent["step"],
+            step=step,
             seed=self.config.seed,
-            index=mine.get("index"),
-            uniforms=mine.get("uniforms"),
+            index=sent.get("index"),
+            uniforms=sent.get("uniforms"),
             last=micro == self.config.accumulate - 1,
             **views,
         )
-        if "blend.share" not in mine:
+        if "blend.share" not in sent:
             return batch
-        next_ones = (each[1:] if self.extra else each.roll(-1, 0) for each in (labeled, targets, known))
-        partners, partner_targets, partner_known = next_ones
-        mixed, share = Blend(mine["blend.share"], mine["blend.box"]).apply(batch.images, partners)
-        return replace(
-            batch, images=mixed, own_share=share, partner_targets=partner_targets, partner_known=partner_known
-        )
+        others, truth, sure = (each[1:] if self.extra else each.roll(-1, 0) for each in (labeled, targets, known))
+        mixed, share = Blend(sent["blend.share"], sent["blend.box"]).apply(batch.images, others)
+        return replace(batch, images=mixed, own_share=share, partner_targets=truth, partner_known=sure)
 
     def unlabeled_images(self, size: int) -> Iterator[Tensor]:
         """This rank's share of all unlabeled images, in the order of `Batch.index`, not augmented, `size` at a time."""
         for rows in self.unlabeled[own_share(len(self.unlabeled))].split(size):
-            yield self.pixels.whole(rows)
-
-    def truth(self, sent: Drawn, micro: int = 0) -> tuple[Tensor, Tensor] | None:
-        """Labels of a micro-batch's unlabeled images and where they are known; None for those of a stream.
-
-        For audits of pseudo-labels, never for training.
-        """
-        truth = sent.get(f"{micro}.truth")
-        return None if truth is None else (truth, sent[f"{micro}.truth_known"])
+            images = self.pixels.pool[rows.to(self.pixels.pool.device)].to(self.pixels.device)
+            yield resize(images, self.config.image_size, self.pixels.mean, self.pixels.std)

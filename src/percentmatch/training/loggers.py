@@ -10,7 +10,7 @@ from typing import Any
 
 from percentmatch.errors import UserError
 from percentmatch.files import write_atomic
-from percentmatch.runs.run_folder import RunFolder
+from percentmatch.runs.run_folder import Folder
 from percentmatch.settings.config import Config
 
 MEANS = ("upper", "lower", "gap", "weights", "positive_rate", "negative_rate")  # of classes
@@ -18,20 +18,19 @@ MEANS = ("upper", "lower", "gap", "weights", "positive_rate", "negative_rate")  
 
 def scalars(row: dict[str, Any]) -> dict[str, float]:
     """The losses, rates and scores of a log row; of what it says class by class, the means."""
-    means = {}
-    for name in MEANS if row["kind"] == "train" else ():
-        known = [value for value in row["classes"].get(name, ()) if value is not None]
-        means |= {f"mean_{name}": sum(known) / len(known)} if known else {}
     numbers = {name: value for name, value in row.items() if isinstance(value, float)}
-    return {f"{row['kind']}/{name}": value for name, value in {**numbers, **means}.items()}
+    for name in MEANS if row["kind"] == "train" else ():
+        if known := [value for value in row["classes"].get(name, ()) if value is not None]:
+            numbers[f"mean_{name}"] = sum(known) / len(known)
+    return {f"{row['kind']}/{name}": value for name, value in numbers.items()}
 
 
 class Logger(ABC):
-    """Shows rows of a log. Made before a run, so that what it lacks is said at once."""
+    """Shows rows of a log. Made before a run, so that a missing package is reported at once."""
 
     @abstractmethod
-    def begin(self, folder: RunFolder, config: Config) -> None:
-        """Take up the run, at its start or where it goes on."""
+    def begin(self, folder: Folder, config: Config) -> None:
+        """The run begins or continues."""
 
     @abstractmethod
     def row(self, row: dict[str, Any]) -> None: ...
@@ -41,7 +40,7 @@ class Logger(ABC):
 
 
 @contextmanager
-def shown_by(loggers: Sequence[Logger], folder: RunFolder, config: Config) -> Generator[None]:
+def shown_by(loggers: Sequence[Logger], folder: Folder, config: Config) -> Generator[None]:
     """While active, the loggers show what is written to the folder's log."""
     with ExitStack() as begun:
         for logger in loggers:
@@ -62,7 +61,7 @@ class TensorBoard(Logger):
             raise _missing("tensorboard") from error
         self.open = SummaryWriter
 
-    def begin(self, folder: RunFolder, config: Config) -> None:
+    def begin(self, folder: Folder, config: Config) -> None:
         self.writer = self.open(str(folder.path / "tensorboard"), purge_step=0)  # what was shown before is dropped
         for row in folder.log.rows():
             self.row(row)
@@ -77,7 +76,7 @@ class TensorBoard(Logger):
 
 
 class Wandb(Logger):
-    """A run of Weights & Biases with the folder's name; `wandb_id` in the folder says which, so that it goes on.
+    """A run of Weights & Biases with the folder's name; `wandb_id` in the folder names it for a resume.
 
     Its own settings come from the environment: WANDB_PROJECT, WANDB_MODE=offline and others.
     """
@@ -90,7 +89,7 @@ class Wandb(Logger):
         if self.wandb.setup().settings.mode == "online":
             self._try(self.wandb.login)
 
-    def begin(self, folder: RunFolder, config: Config) -> None:
+    def begin(self, folder: Folder, config: Config) -> None:
         file = folder.path / "wandb_id"
         known = file.exists()
         if not known:
@@ -105,7 +104,7 @@ class Wandb(Logger):
             config=config.to_dict(),
             settings=self.wandb.Settings(console="off"),
         )
-        self.first = self.run.step  # a run that goes on may write rows again that are there
+        self.first = self.run.step  # a resumed run may write rows again that are there
         for row in [] if known else folder.log.rows():
             self.row(row)
 

@@ -4,7 +4,7 @@ import contextlib
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
@@ -13,16 +13,57 @@ from torch.nn.parallel import DistributedDataParallel
 from percentmatch.augment import mix
 from percentmatch.console.progress import Report
 from percentmatch.console.signals import Stopped, StopRequest
+from percentmatch.distributed.device import Sender
 from percentmatch.distributed.group import any_rank, average_buffers, forget_parts, is_main, own_numbers
+from percentmatch.errors import Diverged
 from percentmatch.runs.checkpoint import Checkpoint
+from percentmatch.runs.run_folder import Folder
 from percentmatch.settings.config import Config, with_absolute_paths
 from percentmatch.settings.declare import without
 from percentmatch.settings.given import OF_THE_MACHINE
-from percentmatch.training.audit import audit
+from percentmatch.training.graph import Replay
 from percentmatch.training.loader import Drawn
 from percentmatch.training.loggers import Logger, shown_by
+from percentmatch.training.meter import Meter, all_finite, audit
 from percentmatch.training.optim import set_lr
-from percentmatch.training.state import State, check_finite, check_weights_finite
+
+
+class State(Protocol):
+    """Everything that moves during training, so that saving it is saving all."""
+
+    settings: Any  # of the run or the pretraining
+    config: Config  # the same as the loop reads them
+    device: torch.device
+    name: str  # shown beside the progress
+    remedy: str  # what to do when it diverges
+    images_per_step: int  # that pass through the student
+    step: int  # optimizer steps made
+    began: float  # on the monotonic clock, as if it had never stopped
+    drawn_ahead: dict[int, Drawn]  # by step
+    loader: Any  # makes a step's micro-batches from what was drawn
+    method: Any  # called with the student, a micro-batch and the teacher; answers with a `StepLoss`
+    model: Any
+    student: nn.Module  # the model as a step calls it: with several ranks it averages their gradients
+    ema: Any  # an `Ema` of the model, or None
+    optimizer: torch.optim.Optimizer
+    trained: list[nn.Parameter]
+    sender: Sender
+    meter: Meter
+    replay: Replay | None  # None: the step is not captured as a CUDA graph
+
+    @property
+    def folder(self) -> Folder: ...
+
+    def draw(self, step: int) -> Drawn:
+        """What a step needs to know, on the host: a function of the seed and the step."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """What a checkpoint holds of this state alone. All ranks must call it."""
+        ...
+
+    def load_state_dict(self, state: Checkpoint) -> None: ...
+
 
 S = TypeVar("S", bound=State)
 
@@ -60,9 +101,8 @@ def run_loop(
             if done % config.save_every == 0 or done == steps or asked:
                 save(state)
             if asked and done < steps:
-                raise Stopped(
-                    f"stopped at step {done} of {steps}; continue with --out {state.folder.path} --resume", asked
-                )
+                how = f"continue with --out {state.folder.path} --resume"
+                raise Stopped(f"stopped at step {done} of {steps}; {how}", asked)
 
 
 def train_step(state: State, step: int) -> None:
@@ -89,10 +129,11 @@ def update(state: State, drawn: Drawn, sent: Drawn) -> None:
             with autocast(config, state.device):
                 loss = state.method(state.student, batch, state.ema and state.ema.model)
             (loss.total / config.accumulate).backward()
-        # pretraining has one part, called `loss`
+        # pretraining has one term, called `loss`
         losses = {name if name == "loss" else f"{name} loss": value for name, value in loss.parts.items()}
         state.meter.watch(losses, sent["step"])
-        state.meter.add({**loss.parts, **audit(loss.pseudo, state.loader.truth(sent, micro))})
+        truth, known = sent.get(f"{micro}.truth"), sent.get(f"{micro}.truth_known")
+        state.meter.add({**loss.parts, **audit(loss.pseudo, truth, known)})
     norm = nn.utils.get_total_norm([each.grad for each in state.trained if each.grad is not None])
     if config.clip_grad:
         nn.utils.clip_grads_with_norm_(state.trained, config.clip_grad, norm)
@@ -116,7 +157,8 @@ def _no_exchange(state: State, micro: int) -> contextlib.AbstractContextManager[
 def save(state: State) -> None:
     """Have a checkpoint written, unless the state is not worth keeping."""
     check_finite(state)
-    check_weights_finite(state)
+    if not all_finite(state.model.state_dict()):
+        raise _diverged(state, f"weights not finite after step {state.step}")
     checkpoint = {
         "step": state.step,
         "seconds": time.monotonic() - state.began,
@@ -126,3 +168,21 @@ def save(state: State) -> None:
     }
     if is_main():
         state.folder.checkpoints.save(cast(Checkpoint, checkpoint))
+
+
+def check_finite(state: State) -> None:
+    """Stop if a loss or gradient was not finite since the start (waits for the device)."""
+    if found := state.meter.first_bad():
+        raise _diverged(state, f"{found[0]} not finite in step {found[1] + 1}")
+
+
+def _diverged(state: State, what: str) -> Diverged:
+    checkpoints = state.folder.checkpoints
+    checkpoints.wait()
+    good = f"'{checkpoints.last}' holds the last good state, " if checkpoints.last.exists() else ""
+    return Diverged(f"{what}; {good}{state.remedy}")
+
+
+def minutes(state: State) -> float:
+    """Of training, over all its resumes."""
+    return round((time.monotonic() - state.began) / 60, 2)

@@ -1,4 +1,4 @@
-"""Running means of a step's numbers, kept on the device until a log row is due."""
+"""What the log says of training: means over steps, kept on the device until a row is due, and audits."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -6,7 +6,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from percentmatch.distributed.group import least_over_ranks, mean_over_ranks
+from percentmatch.distributed.group import least_over_ranks, mean_over_ranks, num_ranks
+from percentmatch.records import PseudoLabels
+from percentmatch.scoring.metrics import pseudo_label_quality
 
 NEVER = torch.iinfo(torch.int64).max
 
@@ -60,6 +62,22 @@ class Meter:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         self.sums, self.bad_steps, self.count = state["sums"], state["bad_steps"], state["count"]
+
+
+def audit(pseudo: PseudoLabels | None, truth: Tensor | None, known: Tensor | None) -> dict[str, Tensor]:
+    """What the log says of pseudo-labels, class by class; `truth` is their labels, None for those of a stream."""
+    if pseudo is None:
+        return {}
+    quality = pseudo_label_quality(pseudo.targets, pseudo.mask, truth, known) if truth is not None else {}
+    quality = {name: count * num_ranks() for name, count in quality.items()}  # the mean over ranks is then the sum
+    thresholds = {"upper": pseudo.upper, "lower": pseudo.lower, "gap": pseudo.gap}
+    return {
+        **{name: value for name, value in thresholds.items() if value is not None},
+        "weights": pseudo.weights if pseudo.weights.ndim == 1 else pseudo.weights.mean(0),
+        "positive_rate": (pseudo.mask * pseudo.targets).mean(0),
+        "negative_rate": (pseudo.mask * (1 - pseudo.targets)).mean(0),
+        **quality,
+    }
 
 
 def all_finite(state: Mapping[str, Tensor]) -> bool:

@@ -31,7 +31,7 @@ def device_options(lr: float, device: torch.device) -> dict[str, Any]:
 
 
 def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], lr: float, device: torch.device) -> None:
-    """Take up a saved state with the options of this device, not of that where it was saved."""
+    """Load a saved state with the options of this device, not of that where it was saved."""
     for group in state["param_groups"]:
         group |= device_options(lr, device)
     optimizer.load_state_dict(state)
@@ -40,13 +40,11 @@ def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], lr: 
 def lr_at(step: int, *, max_lr: float, total_steps: int, warmup_ratio: float) -> float:
     """The one-cycle rate: a cosine up to `max_lr`, then a cosine down to almost nothing."""
     peak, last = max(warmup_ratio * total_steps - 1, 0), total_steps - 1
-    start, end = max_lr / START_DIVISOR, max_lr / START_DIVISOR / END_DIVISOR
     if step < peak:
-        return _cosine(start, max_lr, step / peak)
-    return _cosine(max_lr, end, (step - peak) / (last - peak) if last > peak else 0)
-
-
-def _cosine(start: float, end: float, progress: float) -> float:
+        start, end, progress = max_lr / START_DIVISOR, max_lr, step / peak
+    else:
+        start, end = max_lr, max_lr / START_DIVISOR / END_DIVISOR
+        progress = (step - peak) / (last - peak) if last > peak else 0
     return end + (start - end) / 2 * (1 + math.cos(math.pi * progress))
 
 
@@ -69,21 +67,21 @@ class Ema:
         self.model, self.decay = copy.deepcopy(model).eval().requires_grad_(False), decay
 
     def weight(self, step: int) -> float:
-        """What the student weighs in the average after a step."""
+        """The weight of the student in the average after a step."""
         return 1 - min(self.decay, (1 + step) / (10 + step))
 
     @torch.no_grad()
     def update(self, model: nn.Module, weight: Tensor) -> None:
         """Move towards the student by `weight` (), a tensor on its device."""
-        mine, theirs = self.model.state_dict(), model.state_dict()
-        averaged = [name for name, value in mine.items() if value.is_floating_point()]
-        old, new = [mine[name] for name in averaged], [theirs[name] for name in averaged]
+        teacher, student = self.model.state_dict(), model.state_dict()
+        averaged = [name for name, value in teacher.items() if value.is_floating_point()]
+        old, new = [teacher[name] for name in averaged], [student[name] for name in averaged]
         if weight.is_cuda:
             moves = torch._foreach_sub(new, old)
             torch._foreach_mul_(moves, weight.float())
             torch._foreach_add_(old, moves)
         else:
             torch._foreach_lerp_(old, new, float(weight))
-        counters = [name for name in mine if name not in set(averaged)]  # BatchNorm's
+        counters = [name for name in teacher if name not in set(averaged)]  # BatchNorm's
         if counters:
-            torch._foreach_copy_([mine[name] for name in counters], [theirs[name] for name in counters])
+            torch._foreach_copy_([teacher[name] for name in counters], [student[name] for name in counters])

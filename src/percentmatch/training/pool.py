@@ -10,8 +10,8 @@ from percentmatch.distributed.group import gather_shares
 from percentmatch.models import Classifier, dropout_on, drops, evaluating
 from percentmatch.records import scores_of
 from percentmatch.scoring.predictions import BATCH
+from percentmatch.training.loop import check_finite
 from percentmatch.training.run import Run
-from percentmatch.training.state import check_finite
 
 REFRESH = 1_000_033  # random stream of dropout while the pool is scored
 
@@ -34,11 +34,10 @@ class RunPool:
         mode = dropout_on(network) if dropout_passes else evaluating(network)
         with mode, torch.compiler.set_stance("force_eager"):  # compiled for training only
             for images in run.loader.unlabeled_images(BATCH):
-                if drops(network.backbone):
-                    outputs = [network(images) for _ in range(max(dropout_passes, 1))]
-                else:  # then every pass reads the same
-                    seen = network.read(images)
-                    outputs = [network.head(seen) for _ in range(max(dropout_passes, 1))]
+                layers, given = network, images
+                if not drops(network.backbone):  # then every pass reads the same
+                    layers, given = network.head, network.read(images)
+                outputs = [layers(given) for _ in range(max(dropout_passes, 1))]
                 scores = torch.stack([scores_of(each, run.config.task) for each in outputs])  # (passes, n, c)
                 means.append(scores.mean(0))
                 deviations.append(scores.std(0, correction=0))

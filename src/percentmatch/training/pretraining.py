@@ -1,7 +1,7 @@
 """Self-supervised pretraining: a backbone learns to tell the pool's images apart, without labels (SimCLR).
 
 Each step makes two views of every image of its batch; the loss asks that they find each other among all views (Chen et
-al. 2020). What is kept is a backbone for `train --weights`; the projector is thrown away. Every draw is a function of
+al. 2020). The result is a backbone for `train --weights`; the projector is thrown away. Every draw is a function of
 seed, step and slot in the batch, so a pretraining resumes exactly, as a run does, and ranks share its batches.
 """
 
@@ -24,14 +24,13 @@ from percentmatch.models import LinearHead, build_classifier, quicken, spare_sea
 from percentmatch.records import StepLoss
 from percentmatch.runs.checkpoint import Checkpoint
 from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.training.graph import Replay
 from percentmatch.training.loader import UNLABELED, Drawn, Pixels, join_plans, rows_at
+from percentmatch.training.loop import minutes
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import build_optimizer, load_optimizer, lr_at
-from percentmatch.training.state import minutes
 
 INIT = 1_000_037  # random stream of the initial weights
 JITTER = 2  # random stream of the colours; 0 and 1 are those of the two views
@@ -99,38 +98,31 @@ class PairLoader:
         self.settings, self.pixels, self.rows = settings, pixels, rows
         self.num_images = len(pixels.stream or rows)  # a stream alone, if there is one
         if self.num_images < settings.batch:
-            raise UserError(
-                f"--batch {settings.batch} asks for more images than the {self.num_images} there are to learn from, "
-                "labeled and unlabeled; lower it"
-            )
-        self.share, rest = divmod(settings.batch, num_ranks())  # images of this rank in a step
+            how = f"asks for more images than the {self.num_images} there are, labeled and unlabeled; lower it"
+            raise UserError(f"--batch {settings.batch} {how}")
+        self.count, rest = divmod(settings.batch, num_ranks())  # images of this rank in a step
         if rest:
-            raise UserError(
-                f"--batch {settings.batch} is that of all {num_ranks()} ranks and must be a multiple of {num_ranks()}"
-            )
+            raise UserError(f"--batch {settings.batch} must be a multiple of {num_ranks()}, the number of ranks")
 
     def draw(self, step: int) -> Drawn:
         """All that the views of a step are made of. Slots in the batch are the same for any number of ranks."""
-        settings, n, batch = self.settings, self.share, self.settings.batch
-        own = rank() * n + torch.arange(n)  # (n,) slots
+        settings, n, batch = self.settings, self.count, self.settings.batch
+        slots = rank() * n + torch.arange(n)  # (n,)
         plans = [
-            draw(settings.view, size_in=self.pixels.size, seed=settings.seed, step=step, sample=own, stream=stream)
+            draw(settings.view, size_in=self.pixels.size, seed=settings.seed, step=step, sample=slots, stream=stream)
             for stream in (0, 1)
         ]
         drawn = join_plans(plans)
         if settings.view.jitter:
-            slots = torch.cat([own, batch + own])  # (2n,)
+            slots = torch.cat([slots, batch + slots])  # (2n,)
             same = {"seed": settings.seed, "step": step, "mean": self.pixels.mean, "std": self.pixels.std}
             drawn["jitter"] = draw_jitter(settings.view.jitter, sample=slots, stream=JITTER, **same)
-        rows = torch.arange(n)
         if self.pixels.stream:
-            drawn["pixels"] = self.pixels.streamed(step, n)
+            drawn["pixels"], rows = self.pixels.streamed(step, n), torch.arange(n)
         else:
-            chosen = self.rows[rows_at(settings.seed, UNLABELED, step * batch + rank() * n, n, len(self.rows))]  # (n,)
-            if self.pixels.resident:
-                rows = chosen
-            else:
-                drawn["pixels"] = self.pixels.pool[chosen]
+            rows = self.rows[rows_at(settings.seed, UNLABELED, step * batch + rank() * n, n, len(self.rows))]  # (n,)
+            if not self.pixels.resident:
+                drawn["pixels"], rows = self.pixels.pool[rows], torch.arange(n)
         return {**drawn, "rows": rows.repeat(2), "step": torch.tensor(step)}
 
     def make(self, drawn: Drawn, sent: Drawn, micro: int = 0) -> Tensor:
@@ -138,21 +130,18 @@ class PairLoader:
         views = self.pixels.views(drawn, sent)
         return recolour(views, sent["jitter"]) if "jitter" in sent else views
 
-    def truth(self, sent: Drawn, micro: int = 0) -> None:
-        """There are no pseudo-labels to audit."""
-
 
 class Pretraining:
     """Everything that moves during a pretraining, so that saving it is saving all. A `State` of the training loop."""
 
     name, remedy = "pretrain", "begin in another --out with a lower --lr"
-    ema = None
+    ema, labels = None, ""  # it has no teacher and sees no labels
 
     def __init__(
         self,
         settings: PretrainSettings,
         config: Config,
-        folder: RunFolder,
+        folder: PretrainFolder,
         data: Data,
         device: torch.device,
         *,
@@ -168,7 +157,7 @@ class Pretraining:
         self.student = averaging(self.model)
         self.method = Contrastive(settings.temperature)
         self.optimizer = build_optimizer(self.model, self.config, device)
-        self.trained = [each for each in self.model.parameters() if each.requires_grad]
+        self.trained = [p for p in self.model.parameters() if p.requires_grad]
         rows = data.pool.rows((*self.split.labeled, *self.split.unlabeled)).sort().values  # (n,) on the host
         pixels = Pixels(self.config, data.pool.pixels, data.stream, model.mean, model.std, device)
         self.loader = PairLoader(settings, pixels, rows)
@@ -183,12 +172,8 @@ class Pretraining:
         return {**self.loader.draw(step), "lr": torch.tensor(lr, dtype=torch.float64)}
 
     def state_dict(self) -> dict[str, Any]:
-        return {
-            "loss": self.loss,
-            "model": self.model.state_dict(),
-            "optimizer": self.optimizer.state_dict(),
-            "meter": self.meter.state_dict(),
-        }
+        parts = {"model": self.model, "optimizer": self.optimizer, "meter": self.meter}
+        return {"loss": self.loss, **{name: part.state_dict() for name, part in parts.items()}}
 
     def load_state_dict(self, state: Checkpoint) -> None:
         self.model.load_state_dict(state["model"])
@@ -205,20 +190,15 @@ def log_pretraining(state: Pretraining) -> float:
     return state.loss
 
 
-def finish_pretraining(state: Pretraining, folder: PretrainFolder) -> dict[str, Any]:
-    """Write the backbone for `train --weights`, and what became of the pretraining."""
-    result = {
-        "minutes": minutes(state),
-        "images": state.loader.num_images,
-        "steps": state.step,
-        "loss": state.loss,
-        "split": state.split.digest,
-        "environment": read_json(state.folder.environment),
-    }
+def finish_pretraining(state: Pretraining) -> dict[str, Any]:
+    """Write the backbone for `train --weights`, and pretrain.json."""
+    split, environment = state.split.digest, read_json(state.folder.environment)
+    result = {"minutes": minutes(state), "images": state.loader.num_images, "steps": state.step, "loss": state.loss}
+    result = {**result, "split": split, "environment": environment}
     if is_main():
-        weights = state.model.backbone.state_dict()
-        weights = {name: value.float() if value.is_floating_point() else value for name, value in weights.items()}
-        write_atomic(folder.backbone, save({name: value.cpu().contiguous() for name, value in weights.items()}))
+        weights = state.model.backbone.state_dict().items()
+        weights = {name: value.float() if value.is_floating_point() else value for name, value in weights}
+        write_atomic(state.folder.backbone, save({name: value.cpu().contiguous() for name, value in weights.items()}))
         state.folder.checkpoints.finish()
-        write_json(folder.result, result)
+        write_json(state.folder.result, result)
     return result

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 import torch
 
@@ -76,17 +76,16 @@ class Resolved:
     reasons: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """Settings, those that were given among them, and a line about each group of those that were chosen."""
 
     settings: dict[str, Any]
-    reasons: tuple[str, ...]
+    reasons: tuple[str, ...] = ()
 
 
 def resolve(given: Mapping[str, Any], seen: Seen) -> Resolved:
     """All settings from those given and from what was seen of data and machine. Pure: it looks at nothing else."""
-    choice = choose(given, seen.amount, seen.machine) if seen.amount else Choice(dict(given), ())
+    choice = choose(given, seen.amount, seen.machine) if seen.amount else Choice(dict(given))
     config = Config.from_dict({**choice.settings, **seen.data.to_dict()}, source="settings")
     return Resolved(for_machine(config, seen), dict(given), choice.reasons)
 
@@ -106,6 +105,7 @@ def for_machine(config: Config, seen: Seen) -> Config:
 def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     """What was not given, by rules of thumb; what was given stays as it is."""
     on_gpu = machine.device == "cuda"
+    options = given.get("options", {})
     weights = given.get("weights", machine.weights)
     pretrained = weights != "none"
     backbones = {
@@ -120,16 +120,16 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     else:
         side, usual_batch, passes, fewest, most = 64, 16, 40, 300, min(250 * machine.cores, 4000)
     batch = given.get("labeled_batch", min(usual_batch, max(data.labeled, 4)))
-    method = given.get("method") or _method(given.get("options", {}), data)
+    method = given.get("method") or _method(options, data)
     row = method_row(method)
-    students = num_students(method, given.get("options", {}))
+    students = num_students(method, options)
     total = given.get("total_steps", students * min(max(passes * data.labeled // batch, fewest), most))
     steps = -(-total // students)  # of one student
     optimizer = given.get("optimizer", "adamw")
     takes_dropout = head_class(given.get("head", "linear")).takes_dropout
     short = steps < LONG
     view = {"ops": 1 if short else 3, "crop_scale": 0.5 if short else 0.3, "cutout_ratio": 0.0}
-    taught = row.teacher_scores and given.get("options", {}).get("scores") != "student"
+    from_teacher = row.teacher_scores and options.get("scores") != "student"
     chosen: dict[str, Any] = {
         "weights": weights,
         "backbone": backbones.get(weights, Config.backbone),  # a file: as `pretrain` and the presets have it
@@ -148,15 +148,15 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "weight_decay": 0.05 if optimizer == "adamw" else 1e-4,
         "mixup": 0.0 if short else 0.5,
         "labeled_view": view,
-        "weak_view": GENTLE if taught and not short else view,
+        "weak_view": GENTLE if from_teacher and not short else view,
         "strong_view": {"ops": 3 if short else 8, "crop_scale": view["crop_scale"]},
         "method": method,
     }
     usual = {**row.own_data, "warmup_steps": max(min(steps // 5, 300), 1)}
-    if options := {name: value for name, value in usual.items() if name in options_of(method)}:
-        chosen["options"] = options
+    if known := {name: value for name, value in usual.items() if name in options_of(method)}:
+        chosen["options"] = known
     settings = merge(chosen, given)
-    return Choice(settings, _reasons(settings, given, data, machine))
+    return Choice(settings, _reasons(settings, given, data, machine, students))
 
 
 def _method(options: Mapping[str, Any], data: Amount) -> str:
@@ -166,27 +166,25 @@ def _method(options: Mapping[str, Any], data: Amount) -> str:
     return WITH_UNLABELED if options.keys() <= options_of(WITH_UNLABELED).keys() else PAPER
 
 
-def _reasons(settings: Mapping[str, Any], given: Mapping[str, Any], data: Amount, machine: Machine) -> tuple[str, ...]:
+def _reasons(
+    settings: Mapping[str, Any], given: Mapping[str, Any], data: Amount, machine: Machine, students: int
+) -> tuple[str, ...]:
     says = {name: f"{value:,}" if isinstance(value, int) else value for name, value in settings.items()}
-    students = num_students(settings["method"], settings.get("options", {}))
+    source = WHERE.get(says["weights"], f"weights of {says['weights']}")
+    size = f"{says['image_size']} pixels, {says['total_steps']} steps of {says['labeled_batch']} labeled images"
+    each = f", for {students} students in turn" if students > 1 else ""
     where = "a GPU" if machine.device == "cuda" else f"{machine.cores} CPU cores"
-    others = f"{data.unlabeled:,} unlabeled images" if data.unlabeled else "no unlabeled images"
-    groups: dict[tuple[str, ...], str] = {
-        ("backbone", "weights"): f"{says['backbone']}: {WHERE.get(says['weights'], 'weights of ' + says['weights'])}",
-        ("image_size", "total_steps", "labeled_batch"): (
-            f"{says['image_size']} pixels, {says['total_steps']} steps of {says['labeled_batch']} labeled images"
-            f"{f', for {students} students in turn' if students > 1 else ''}: for {where}"
-        ),
-        ("method",): f"{says['method']}: there are {others}",
-        ("head", "optimizer", "lr", "mixup"): (
-            f"{says['head']} head, {says['optimizer']}, learning rate {says['lr']:g}, mixup {says['mixup']:g}"
-        ),
+    others = f"{data.unlabeled:,}" if data.unlabeled else "no"
+    learning = f"learning rate {says['lr']:g}, mixup {says['mixup']:g}"
+    groups = {
+        ("backbone", "weights"): f"{says['backbone']}: {source}",
+        ("image_size", "total_steps", "labeled_batch"): f"{size}{each}: for {where}",
+        ("method",): f"{says['method']}: there are {others} unlabeled images",
+        ("head", "optimizer", "lr", "mixup"): f"{says['head']} head, {says['optimizer']}, {learning}",
     }
-    lines = [line for names, line in groups.items() if not all(name in given for name in names)]
-    if not lines:
-        return ()
+    lines = [f"  {line}" for names, line in groups.items() if not given.keys() >= set(names)]
     amount = f"{data.labeled:,} labeled images of {data.classes} classes"
-    return (f"chosen for {amount} (flags change it):", *(f"  {line}" for line in lines))
+    return (f"chosen for {amount} (flags change it):", *lines) if lines else ()
 
 
 def look(
@@ -200,42 +198,34 @@ def look(
 ) -> Seen:
     """What there is of data and machine. `data` was given in Python; else there is a `source`, not decoded yet."""
     where = DataSettings(**{each.name: getattr(settings, each.name) for each in fields(DataSettings)})
-    on_gpu = device.type == "cuda"
-    wanted = choose_rest and source is not None and source.manifest is not None
-    machine = Machine(
-        "cuda" if on_gpu else "cpu",
-        cores(),
-        _best_weights(given, device.type) if wanted else "none",
-        torch.cuda.mem_get_info(device)[0] if on_gpu else 0,
-    )
-    if data is not None or source is None or source.manifest is None:
+    complete = {each.name for each in fields(Config)} - OF_THE_MACHINE.keys() <= given.keys()  # a run's config.yaml
+    manifest = source.manifest if source and data is None else None
+    choose_rest = choose_rest and manifest is not None and not complete
+    weights = _best_weights(given, device.type) if choose_rest else "none"
+    machine = Machine("cpu", cores(), weights)
+    if device.type == "cuda":
+        machine = Machine("cuda", cores(), weights, torch.cuda.mem_get_info(device)[0])
+    if source is None or manifest is None:
         return Seen(where, machine, len(data.pool) if data else settings.scenes_pool)
-    manifest, shards = source.manifest, source.shards
     check_classes(source.settings, manifest)
     amount = None
-    if wanted:
+    if choose_rest:
         labeled, unlabeled = count_split(source.settings, manifest)
-        unlabeled = len(shards) if shards else unlabeled
+        unlabeled = len(source.shards) if source.shards else unlabeled
         amount = Amount(labeled, unlabeled, len(manifest.class_names), _side(manifest.paths))
     return Seen(where, machine, sum(subset != "test" for subset in manifest.parts), amount)
-
-
-def is_complete(given: Mapping[str, Any]) -> bool:
-    """Whether all settings are given but those that the machine decides, as in the config.yaml of a run."""
-    return {each.name for each in fields(Config)} - OF_THE_MACHINE.keys() <= given.keys()
 
 
 def _best_weights(given: Mapping[str, Any], device: str) -> Literal["pretrained", "offline", "none"]:
     if "weights" in given:
         return "none"  # of no use
-    backbone = given.get("backbone", PRETRAINED_BACKBONE[device])
-    if can_fetch(backbone):
+    if can_fetch(given.get("backbone", PRETRAINED_BACKBONE[device])):
         return "pretrained"
     return "offline" if given.get("backbone", OFFLINE_BACKBONE) == OFFLINE_BACKBONE and offline_file() else "none"
 
 
 def _side(paths: Sequence[Path]) -> int:
-    """The median longer side of some of the images; those that cannot be read are told of when all are decoded."""
+    """The median longer side of some of the images; those that cannot be read are named when all are decoded."""
     sides = []
     for path in paths[:: max(len(paths) // SAMPLED, 1)]:
         with suppress(BadImage):

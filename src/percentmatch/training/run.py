@@ -17,7 +17,7 @@ from percentmatch.errors import UserError
 from percentmatch.methods import build_method, uses_unlabeled
 from percentmatch.models import Card, Classifier, build_classifier, quicken, spare_search
 from percentmatch.records import Facts
-from percentmatch.runs.checkpoint import Checkpoint, check_same_data
+from percentmatch.runs.checkpoint import Checkpoint
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training.graph import Replay
@@ -39,11 +39,11 @@ class Run:
     ) -> None:
         self.settings = self.config = config
         self.folder, self.device, self.name = folder, device, config.method
-        saved, learns = folder.split if resumed else None, uses_unlabeled(config.method)
-        self.split: Split = split_data(config, data, saved=saved, unlabeled_needed=learns)
+        saved = folder.split if resumed else None
+        self.split: Split = split_data(config, data, saved=saved, unlabeled_needed=uses_unlabeled(config.method))
         self.labels = labels_digest(data, self.split)
-        whole = set(self.split.test) == set(data.test.ids)
-        self.test = data.test if whole else data.test.part(self.split.test)
+        all_tested = set(self.split.test) == set(data.test.ids)
+        self.test = data.test if all_tested else data.test.part(self.split.test)
         self.validation = data.pool.part(self.split.validation)
         labeled = data.pool.labels.select(data.pool.rows(self.split.labeled))
         self.num_classes = len(data.pool.class_names)
@@ -57,19 +57,16 @@ class Run:
         )
         self.method = build_method(config.method, self.facts, config.task, config.options).to(device)
         if self.method.views and not self.split.unlabeled and not data.stream:
-            raise UserError(
-                f"method '{config.method}' needs unlabeled images; give some by --unlabeled, ask for fewer "
-                "--labeled, or take --method supervised"
-            )
-        starts = not (resumed and folder.checkpoints.exist) or self.method.restarts  # then weights are asked for
-        self.new_student(config.weights if starts else "none")
+            how = "give some by --unlabeled, lower --labeled, or take --method supervised"
+            raise UserError(f"method '{config.method}' needs unlabeled images; {how}")
+        loads = resumed and folder.checkpoints.exist and not self.method.restarts  # then a checkpoint has the weights
+        self.new_student("none" if loads else config.weights)
         mean, std = self.model.mean, self.model.std
         same = {name: getattr(config, name) for name in OF_THE_MODEL}
         self.card = Card(**same, mean=mean, std=std, class_names=data.pool.class_names, version=__version__)
         self.method.check_model(self.model)
         views = self.method.views
-        stream = data.stream if views else None  # of unlabeled images, instead of the split's
-        pixels = Pixels(config, data.pool.pixels, stream, mean, std, device)
+        pixels = Pixels(config, data.pool.pixels, data.stream if views else None, mean, std, device)
         self.loader = Loader(config, pixels, data.pool, self.split, views)
         self.images_per_step = config.labeled_batch * (1 + config.unlabeled_ratio * len(views - {"uniforms"}))
         self.sender, self.meter = Sender(device), Meter()
@@ -133,8 +130,12 @@ class Run:
         }
 
     def load_state_dict(self, state: Checkpoint) -> None:
-        source = self.config.labels or self.config.root or "the data"
-        check_same_data(state, split=self.split.digest, labels=self.labels, folder=self.folder.path, source=source)
+        folder, source = self.folder.path, self.config.labels or self.config.root or "the data"
+        if state["split"] != self.split.digest:
+            raise UserError(f"'{folder / 'last.pt'}' belongs to a run on other images; choose another --out")
+        if state["labels"] != self.labels:
+            how = f"have changed since '{folder}' was begun; put them back or start a new run"
+            raise UserError(f"the class names or labels in '{source}' {how}")
         self.model.load_state_dict(state["model"])
         self.ema.model.load_state_dict(state["ema"])
         load_optimizer(self.optimizer, state["optimizer"], self.config.lr, self.device)
@@ -146,7 +147,6 @@ def labels_digest(data: Data, split: Split) -> str:
     """A hash of the class names, and of the labels of the split's images in its order."""
     digest = hashlib.sha256(json.dumps(data.pool.class_names).encode())
     for images, ids in ((data.pool, (*split.labeled, *split.unlabeled, *split.validation)), (data.test, split.test)):
-        rows = images.rows(ids)
-        for piece in images.labels.bytes_of(rows):
+        for piece in images.labels.bytes_of(images.rows(ids)):
             digest.update(piece)
     return digest.hexdigest()[:16]

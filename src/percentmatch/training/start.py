@@ -11,7 +11,7 @@ import torch
 
 from percentmatch import __version__
 from percentmatch.console.progress import Counting
-from percentmatch.data import Data, Source, detected, load_data, open_data
+from percentmatch.data import Data, Source, Split, detected, load_data, open_data
 from percentmatch.data.labels import check_single
 from percentmatch.distributed.device import pick_device
 from percentmatch.distributed.group import check_same_on_all, first_on_each_machine, is_main, joined, wait_for_all
@@ -21,21 +21,19 @@ from percentmatch.methods import checked_options
 from percentmatch.models.heads import head_class
 from percentmatch.runs.checkpoint import BAD_STATE
 from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
+from percentmatch.runs.run_folder import MAY_CHANGE, Folder, RunFolder
 from percentmatch.settings.config import Config, DataSettings
 from percentmatch.settings.declare import merge
 from percentmatch.settings.given import given_in
 from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.settings.renamed import renamed
-from percentmatch.training.finish import finish_run
 from percentmatch.training.loggers import Logger
-from percentmatch.training.loop import run_loop
+from percentmatch.training.loop import State, run_loop
 from percentmatch.training.pool import refresh
 from percentmatch.training.pretraining import Pretraining, finish_pretraining, log_pretraining
-from percentmatch.training.resolve import for_machine, is_complete, look, resolve
-from percentmatch.training.rows import log_start, log_training, log_validation
+from percentmatch.training.resolve import Seen, for_machine, look, resolve
+from percentmatch.training.results import finish_run, log_start, log_training, log_validation
 from percentmatch.training.run import Run
-from percentmatch.training.state import State
 
 
 def train(
@@ -79,28 +77,17 @@ def train_given(
         head_class(settings.head, settings.dropout)  # before any image is read
         settings = detected(settings if data is None else replace(settings, data="custom"))
         given = _as_found(given, settings)
-        _check_ranks(settings, resume)
-        if resume:
-            folder.check_same(settings)
-            if folder.metrics.exists():
-                return folder.read_metrics()
-        else:
-            folder.check_new()
-        device = pick_device(settings.device, deterministic=settings.deterministic)
-        source = _open(settings) if data is None else None
-        seen = look(settings, given, source, data, device, choose_rest=choose_rest and not is_complete(given))
+        if _is_finished(folder, folder.metrics, settings, resume):
+            return folder.read_metrics()
+        device, source, seen = _look(settings, given, data, choose_rest=choose_rest)
         resolved = resolve(given, seen)
         config = resolved.config
         for line in resolved.reasons if is_main() else ():
             print(line, file=sys.stderr)
-        if data is None:
-            data = _load(config, source)
-        elif config.task == "single-label":
-            for images in (data.pool, data.test):
-                check_single(images.labels, images.ids)
-        run = Run(config, folder, data, device, resumed=resume)
-        create = partial(folder.create, config, given, run.split, device)
-        _claim(run, resume, create, {"the split": run.split.digest, "the labels": run.labels})
+        for images in (data.pool, data.test) if data and config.task == "single-label" else ():
+            check_single(images.labels, images.ids)
+        run = Run(config, folder, data or _load(config, source), device, resumed=resume)
+        _claim(run, resume, partial(folder.create, config, given))
         if is_main() and not folder.log.size:
             log_start(run)
         validate = log_validation if len(run.validation) else None
@@ -117,47 +104,46 @@ def pretrain(
     validation or test. `data` replaces the data that the settings name. With `resume` it continues from its last
     checkpoint, exactly. Processes started by torchrun or srun train together, and the first one writes.
     """
-    folder = PretrainFolder(Path(out))
-    with joined(), folder.run, torch.random.fork_rng(devices=()):  # the caller's draws go on
+    with joined(), PretrainFolder(Path(out)) as folder, torch.random.fork_rng(devices=()):  # the caller's draws go on
         given = given_in(settings)
         settings = detected(settings if data is None else replace(settings, data="custom"))
-        _check_ranks(settings, resume)
-        if resume:
-            folder.check_same(settings)
-            if folder.result.exists():
-                return folder.read_result()
-        else:
-            folder.check_new()
-        device = pick_device(settings.device, deterministic=settings.deterministic)
-        source = _open(settings) if data is None else None
-        seen = look(settings, given, source, data, device, choose_rest=False)
+        if _is_finished(folder, folder.result, settings, resume):
+            return folder.read_result()
+        device, source, seen = _look(settings, given, data)
         config = for_machine(settings.as_config(), seen)
         settings = replace(settings, device=config.device)
-        data = data or _load(config, source)
-        state = Pretraining(settings, config, folder.run, data, device, resumed=resume)
-        create = partial(folder.create, settings, given, state.split, device)
-        _claim(state, resume, create, {"the split": state.split.digest})
+        state = Pretraining(settings, config, folder, data or _load(config, source), device, resumed=resume)
+        _claim(state, resume, partial(folder.create, settings, given))
         run_loop(state, log=log_pretraining)
-        return finish_pretraining(state, folder)
+        return finish_pretraining(state)
 
 
 def _as_found(given: Mapping[str, Any], settings: Config) -> dict[str, Any]:
-    """What was given, in the words of the settings: checked options, and a VOC or COCO folder by its own name."""
+    """What was given, with checked options; a VOC or COCO folder given as `labels` becomes `root`."""
     found = {**given, **({"options": settings.options} if "options" in given else {})}
     found |= {"data": settings.data} if "data" in given or settings.data == "custom" else {}
-    if found.get("labels") and not settings.labels:
-        found |= {"root": settings.root, "labels": ""}
-    return found
+    return found | ({"root": settings.root, "labels": ""} if found.get("labels") and not settings.labels else {})
 
 
-def _check_ranks(settings: DataSettings, resume: bool) -> None:
-    own = {name: value for name, value in settings.to_dict().items() if name not in (*MAY_CHANGE, "weights")}
-    check_same_on_all({**own, "version": __version__, "resume": resume})
+def _is_finished(folder: Folder, result: Path, settings: DataSettings, resume: bool) -> bool:
+    """Check that all ranks agree and that the folder fits the settings; whether there is nothing left to do."""
+    same = {name: value for name, value in settings.to_dict().items() if name not in (*MAY_CHANGE, "weights")}
+    check_same_on_all({**same, "version": __version__, "resume": resume})
+    if resume:
+        folder.check_same(settings)
+    else:
+        folder.check_new()
+    return resume and result.exists()
 
 
-def _open(settings: DataSettings) -> Source:
+def _look(
+    settings: Config | PretrainSettings, given: Mapping[str, Any], data: Data | None, *, choose_rest: bool = False
+) -> tuple[torch.device, Source | None, Seen]:
+    """The device, the data that the settings name unless it was given in Python, and what is seen of both."""
+    device = pick_device(settings.device, deterministic=settings.deterministic)
     with first_on_each_machine():
-        return open_data(settings)
+        source = open_data(settings) if data is None else None
+    return device, source, look(settings, given, source, data, device, choose_rest=choose_rest)
 
 
 def _load(config: Config, source: Source | None) -> Data:
@@ -165,18 +151,18 @@ def _load(config: Config, source: Source | None) -> Data:
         return load_data(config, source=source, progress=progress)
 
 
-def _claim(state: Run | Pretraining, resume: bool, create: Callable[[], None], digests: dict[str, str]) -> None:
-    """Make the folder of a new state, or take up what is there."""
-    check_same_on_all(digests)
+def _claim(state: Run | Pretraining, resume: bool, create: Callable[[Split, torch.device], None]) -> None:
+    """Create the folder of a new state, or continue from what is in it."""
+    check_same_on_all({"the split": state.split.digest, "the labels": state.labels})
     wait_for_all()  # until all have seen that the folder is new
     if is_main():
-        state.folder.complete(state.split, state.device) if resume else create()
+        (state.folder.complete if resume else create)(state.split, state.device)
     if resume:
         take_up(state)
 
 
 def take_up(state: State) -> None:
-    """Go on from the newest whole checkpoint, or begin at step 0 if training ended before its first."""
+    """Continue from the newest whole checkpoint, or begin at step 0 if training ended before its first."""
     checkpoints = state.folder.checkpoints
     found, why = checkpoints.newest(state.device, save_every=state.config.save_every)
     if found:
@@ -185,9 +171,8 @@ def take_up(state: State) -> None:
             state.load_state_dict(found)
             state.step, state.began = int(found["step"]), state.began - float(found["seconds"])
         except BAD_STATE as error:
-            raise UserError(
-                f"'{checkpoints.last}' is the checkpoint of another model or method; choose another --out"
-            ) from error
+            how = "is the checkpoint of another model or method; choose another --out"
+            raise UserError(f"'{checkpoints.last}' {how}") from error
     wait_for_all()  # until all have read it
     if is_main():
         checkpoints.go_on_from(found, why)
