@@ -1,4 +1,4 @@
-"""A run against another: gains and intervals by hand and by scikit-learn, the supervised twin, and the command."""
+"""A run against another: gains and intervals by hand and by scikit-learn, the supervised baseline, and the command."""
 
 import json
 import re
@@ -156,31 +156,31 @@ def own(whole: Path, tmp_path: Path) -> Path:
     return shutil.copytree(whole, tmp_path / "mine")
 
 
-def test_one_run_is_compared_with_the_twin_it_gets(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_one_run_is_compared_with_the_baseline_it_gets(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
     file = own.parent / "found.json"
     run("compare", own, "--json", file)
-    twin = RunFolder(own.parent / "mine-supervised")
-    assert twin.read_split().digest == RunFolder(own).read_split().digest
-    mine, theirs = RunFolder(own).read_config().to_dict(), twin.read_config().to_dict()
+    baseline = RunFolder(own.parent / "mine-supervised")
+    assert baseline.read_split().digest == RunFolder(own).read_split().digest
+    mine, theirs = RunFolder(own).read_config().to_dict(), baseline.read_config().to_dict()
     assert {name for name in mine if mine[name] != theirs[name]} == {"method", "options", "split_file"}
     assert (theirs["method"], theirs["options"]) == ("supervised", {"loss": "asl"})
     found = json.loads(file.read_text())
-    scores = [json.loads((each / "metrics.json").read_text())["test"]["ema"] for each in (own, twin.path)]
+    scores = [json.loads((each / "metrics.json").read_text())["test"]["ema"] for each in (own, baseline.path)]
     for name in ("mAP", "AUC"):
         assert (found[name]["run"], found[name]["other"]) == pytest.approx([each[name] for each in scores], abs=1e-6)
     assert (found["part"], found["num_images"], found["differ"]) == ("test", 40, ["method"])
     printed, said = capsys.readouterr()
     assert printed.splitlines()[-1] == found["verdict"]
-    assert "training the supervised twin in" in said
-    before = twin.checkpoints.last.stat().st_mtime_ns
+    assert "training the supervised baseline in" in said
+    before = baseline.checkpoints.last.stat().st_mtime_ns
     run("compare", own, "--part", "validation")
     again, said = capsys.readouterr()
     assert "On 30 validation images." in again
     assert "training" not in said
-    assert twin.checkpoints.last.stat().st_mtime_ns == before
+    assert baseline.checkpoints.last.stat().st_mtime_ns == before
 
 
-def test_a_run_named_by_dots_has_its_twin_beside_it(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_named_by_dots_has_its_baseline_beside_it(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "inside").mkdir()
     monkeypatch.chdir(own / "inside")
     run("compare", "..")
@@ -188,7 +188,7 @@ def test_a_run_named_by_dots_has_its_twin_beside_it(own: Path, monkeypatch: pyte
     assert not [*(own / "inside").iterdir()]
 
 
-def test_without_images_to_compare_on_no_twin_is_trained(own: Path) -> None:
+def test_without_images_to_compare_on_no_baseline_is_trained(own: Path) -> None:
     split = replace(RunFolder(own).read_split(), test=())
     (own / "split.json").write_text(split.to_json())
     with pytest.raises(UserError, match="no test images to compare on; choose another --part"):
@@ -199,7 +199,7 @@ def test_without_images_to_compare_on_no_twin_is_trained(own: Path) -> None:
     assert not (own.parent / "mine-supervised").exists()
 
 
-def test_a_broken_twin_is_continued(own: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
+def test_an_unfinished_baseline_is_continued(own: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     import percentmatch.training.loop as module
 
     step = module.train_step
@@ -211,18 +211,18 @@ def test_a_broken_twin_is_continued(own: Path, monkeypatch: pytest.MonkeyPatch, 
 
     monkeypatch.setattr(module, "train_step", stop)
     with pytest.raises(Stopped):
-        run("compare", own, "--out", own.parent / "twin")
+        run("compare", own, "--out", own.parent / "baseline")
     monkeypatch.setattr(module, "train_step", step)
-    run("compare", own, "--out", own.parent / "twin")
-    assert "continuing the supervised twin in" in capsys.readouterr().err
-    file = own.parent / "twin" / "config.yaml"
+    run("compare", own, "--out", own.parent / "baseline")
+    assert "continuing the supervised baseline in" in capsys.readouterr().err
+    file = own.parent / "baseline" / "config.yaml"
     file.write_text(re.sub(r"^  lr: .*$", "  lr: 0.5", file.read_text(), flags=re.MULTILINE))
-    with pytest.raises(UserError, match=r"twin' was begun with lr=0.5, not 0.001; .* choose another --out"):
-        run("compare", own, "--out", own.parent / "twin")
+    with pytest.raises(UserError, match=r"baseline' was begun with lr=0.5, not 0.001; .* choose another --out"):
+        run("compare", own, "--out", own.parent / "baseline")
 
 
 @pytest.mark.parametrize(("method", "options"), [("fixmatch", {"loss": "bce"}), ("mixmatch", {})])
-def test_the_twin_has_the_loss_and_the_split_of_the_run(
+def test_the_baseline_has_the_loss_and_the_split_of_the_run(
     method: str, options: dict, whole: Path, tmp_path: Path
 ) -> None:
     """The split came from a file that is gone, and data from Python that is given again."""
@@ -234,9 +234,9 @@ def test_the_twin_has_the_loss_and_the_split_of_the_run(
     with pytest.raises(UserError, match="data was given in Python"):
         compare(tmp_path / "a")
     compare(tmp_path / "a", data=load_data(TINY))
-    twin = RunFolder(tmp_path / "a-supervised")
-    assert twin.read_config().options == {"loss": "bce"}
-    assert twin.read_split().labeled == split.labeled[:20]
+    baseline = RunFolder(tmp_path / "a-supervised")
+    assert baseline.read_config().options == {"loss": "bce"}
+    assert baseline.read_split().labeled == split.labeled[:20]
 
 
 def test_a_run_is_compared_from_another_folder_and_without_its_unlabeled_images(
@@ -261,13 +261,13 @@ def test_a_run_is_compared_from_another_folder_and_without_its_unlabeled_images(
     Path("warm.safetensors").write_bytes(b"no weights")
     (tmp_path / "more").rename(tmp_path / "gone")
     run("compare", "../run")
-    twin = RunFolder(tmp_path / "run-supervised")
-    assert twin.read_config().weights == str(tmp_path / "warm.safetensors")
-    assert twin.read_split().unlabeled == ()
+    baseline = RunFolder(tmp_path / "run-supervised")
+    assert baseline.read_config().weights == str(tmp_path / "warm.safetensors")
+    assert baseline.read_split().unlabeled == ()
     assert len(RunFolder(tmp_path / "run").read_split().unlabeled) == 6
 
 
-def test_the_twin_has_the_steps_of_one_student(tmp_path: Path) -> None:
+def test_the_baseline_has_the_steps_of_one_student(tmp_path: Path) -> None:
     """Rate and average were chosen for them; that the run had more in all is said."""
     options = {"share_step": 0.5, "loss": "bce"}  # a supervised round and two more
     train(replace(TINY, method="curriculum_labeling", options=options, total_steps=7), tmp_path / "a")
@@ -297,8 +297,8 @@ def test_what_cannot_be_compared_is_refused_in_a_sentence(own: Path, tmp_path: P
         (own, tmp_path / "b", "--part", "validation"): "have different validation images",
         (own, tmp_path / "d"): "differ in the labels of their test images",
         (own, tmp_path / "none"): "holds no run",
-        (tmp_path / "b",): "is a supervised run, so it has no twin",
-        (own, own, "--out", tmp_path / "x"): "--out is the folder of the supervised twin",
+        (tmp_path / "b",): "is a supervised run itself; name a second run",
+        (own, own, "--out", tmp_path / "x"): "--out is the folder of the supervised baseline",
         (own, "--json", tmp_path / "no" / "x.json"): "--json .* must name a file in a folder that is there",
     }
     for tokens, sentence in refused.items():

@@ -97,7 +97,7 @@ def test_an_old_run_is_scored_reported_exported_and_predicted_from(old: RunFolde
     assert train(config, old.path, resume=True)["step"] == 12  # it is finished
 
 
-def test_an_old_run_has_a_twin(old: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_old_run_has_a_baseline(old: RunFolder, capsys: pytest.CaptureFixture[str]) -> None:
     assert compare(old.path)["runs"][0]["method"] == old.path.name
 
 

@@ -358,7 +358,7 @@ def call(file: Path, *more: str) -> list[dict]:
 def test_a_grid_makes_one_warm_start_a_seed(grid: Path, monkeypatch: pytest.MonkeyPatch, capsys) -> None:
     runs, out = call(grid), grid.parent / "out"
     assert {path.name for path in out.glob("warm*")} == {"warm-seed0", "warm-seed1"}
-    assert "without the warm starts, which took 0." in capsys.readouterr().out
+    assert "without the pretrainings, which took 0." in capsys.readouterr().out
     for run in runs:
         start = out / f"warm-seed{run['seed']}"
         result = json.loads((start / "pretrain.json").read_text())

@@ -140,13 +140,13 @@ def test_unlabeled_images_of_the_labels_give_way_to_the_stream(files: Path, caps
     assert "left out 15 unlabeled images" in capsys.readouterr().err
 
 
-def test_a_streamed_run_is_compared_with_its_twin_and_reported(whole: Path, tmp_path: Path, capsys) -> None:
-    """The twin reads no shard; it is trained once."""
+def test_a_streamed_run_is_compared_with_its_baseline_and_reported(whole: Path, tmp_path: Path, capsys) -> None:
+    """The supervised baseline reads no shard; it is trained once."""
     shutil.copytree(whole, tmp_path / "run")
     for _ in range(2):
         found = compare(tmp_path / "run")
         assert (found["part"], found["differ"]) == ("test", ["method"])
-    assert capsys.readouterr().err.count("training the supervised twin") == 1
+    assert capsys.readouterr().err.count("training the supervised baseline") == 1
     write_report([whole], tmp_path / "page.html")
     text = (tmp_path / "page.html").read_text()
     assert "35 labeled, streamed unlabeled, 5 validation, 10 test" in text

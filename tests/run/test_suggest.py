@@ -170,7 +170,7 @@ def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, ph
     assert shown == {"disc": 1, "square": 1, "triangle": 0}
     capsys.readouterr()
     run("suggest", "run", "--number", 6, "--out", "next.csv")  # of the same run: images that have no row yet
-    assert "left out 6 unlabeled images of the run that the labels name by now" in capsys.readouterr().err
+    assert "left out 6 unlabeled images of the run that the file of labels lists by now" in capsys.readouterr().err
     assert not {*names} & {*read_table(Path("next.csv"), Path("photos"), classes=CLASSES).ids}
     run("train", "--out", "again", *given)
     split = RunFolder(Path("again")).read_split()
@@ -277,21 +277,21 @@ def test_bad_input_is_one_sentence_and_nothing_is_written(whole: Path, photos, t
     (tmp_path / "there.csv").write_text("mine")
     (tmp_path / "labels.csv").write_text(labels_file("columns", photos))
     given = ["--labels", "labels.csv", "--images", "photos", "--method", "supervised", *FAST]
-    run("train", "--out", "bare", *given)
+    run("train", "--out", "labeled_only", *given)
     refused = {
         (whole, "--number", 0, "--out", "x.csv"): "--number must be at least 1, not 0",
         (whole, "--number", -3, "--out", "x.csv"): "--number must be at least 1, not -3",
         (whole, "--out", "there.csv"): "there.csv is there already",
         (whole, "--out", "x.csv", "--set", "lr=1"): "--set says where the run's data is now",
         ("nowhere", "--out", "x.csv"): "holds no run",
-        ("bare", "--out", "x.csv"): "has no unlabeled images to choose from",
+        ("labeled_only", "--out", "x.csv"): "has no unlabeled images to choose from",
     }
     for tokens, sentence in refused.items():
         with pytest.raises(UserError, match=sentence):
             run("suggest", *tokens)
-    (tmp_path / "bare" / "metrics.json").unlink()
+    (tmp_path / "labeled_only" / "metrics.json").unlink()
     with pytest.raises(UserError, match="has not finished; continue it by train --out"):
-        run("suggest", "bare", "--out", "x.csv")
+        run("suggest", "labeled_only", "--out", "x.csv")
     assert (tmp_path / "there.csv").read_text() == "mine"
     assert not [*tmp_path.glob("*x.csv*")]
 

@@ -1,17 +1,17 @@
-"""Did the unlabeled images help? A run against its supervised twin, or any other, class by class and image by image."""
+"""Did the unlabeled images help? A run against its supervised baseline, or any other, on the same images."""
 
+import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
 from percentmatch.console.tables import cell, figures, first, points, show
-from percentmatch.data import Data
-from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.load import print_to_stderr
 from percentmatch.errors import UserError, several, visible
 from percentmatch.methods import labeled_loss_of, num_students, uses_unlabeled
@@ -21,9 +21,7 @@ from percentmatch.scoring.metrics import resampled_metrics
 from percentmatch.scoring.predictions import probabilities
 from percentmatch.settings.config import Config
 from percentmatch.training.start import train
-from percentmatch.use.evaluate import open_run
-
-Part = Literal["test", "validation"]
+from percentmatch.use.evaluate import RunData, finished_run, open_run, read_config
 
 
 def compare(
@@ -31,65 +29,58 @@ def compare(
     other: Path | None = None,
     *,
     out: Path | None = None,
-    part: Part | None = None,
+    part: Literal["test", "validation"] | None = None,
     device: str = "auto",
-    data: Data | None = None,
-    moved: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-    say: Callable[[str], None] = print_to_stderr,
+    **where: Unpack[RunData],
 ) -> dict[str, Any]:
-    """What `run` gains over `other`, or over its supervised twin, which is trained into `out` unless it is there.
+    """What `run` gains over `other`, or over a supervised baseline, which is trained into `out` unless it is there.
 
-    Ready for JSON. `data` is what the runs were given in Python, if so; else `moved` may say where their root, labels
-    or images are now.
+    Ready for JSON. `where` says how to find the data of the runs.
     """
-    folder = _finished(run)
-    own = folder.read_split()
-    if not (getattr(own, part) if part else own.test or own.validation):
+    folder = finished_run(run)
+    split = folder.read_split()
+    if not (getattr(split, part) if part else split.test or split.validation):
         raise UserError(
             f"the run in '{run}' has no {part or 'test or validation'} images to compare on; "
             f"{'choose another --part' if part else 'train it with --validation'}"
         )
-    if other is None:
-        twin = _twin(folder, out, device, data, moved or {}, say)
-    elif out:
-        raise UserError("--out is the folder of the supervised twin; leave it out where a second run is named")
-    else:
-        twin = _finished(other)
-    folders, splits = (folder, twin), (own, twin.read_split())
-    part = part or ("test" if all(split.test for split in splits) else "validation")
-    if not all(getattr(split, part) for split in splits):
-        raise UserError(f"'{run}' and '{twin.path}' do not both have {part} images; choose by --part")
-    if set(getattr(splits[0], part)) != set(getattr(splits[1], part)):
-        raise UserError(f"'{run}' and '{twin.path}' have different {part} images; compare runs of one split")
-    opened = [open_run(each.path, part, device, data=data, moved=moved, progress=progress) for each in folders]
-    images, others = opened[0][2], opened[1][2]
+    if other and out:
+        raise UserError("--out is the folder of the supervised baseline; leave it out where a second run is named")
+    second = finished_run(other) if other else _baseline(folder, out, device, **where)
+    folders, splits, both = (folder, second), (split, second.read_split()), f"'{run}' and '{second.path}'"
+    part = part or ("test" if all(each.test for each in splits) else "validation")
+    ids, other_ids = ({*getattr(each, part)} for each in splits)
+    if not (ids and other_ids):
+        raise UserError(f"{both} do not both have {part} images; choose by --part")
+    if ids != other_ids:
+        raise UserError(f"{both} have different {part} images; compare runs of one split")
+    opened = [open_run(each.path, part, device, **where) for each in folders]
+    images, others = (each[2] for each in opened)
     if images.class_names != others.class_names:
-        raise UserError(f"'{run}' and '{twin.path}' differ in their classes; compare runs with the same classes")
-    scores = [probabilities(model, loaded.pixels, card, chosen_device) for model, card, loaded, chosen_device in opened]
-    if any(each.isnan().any() for each in scores):
+        raise UserError(f"{both} differ in their classes; compare runs with the same classes")
+    scores, other_scores = (probabilities(model, each.pixels, card, chosen) for model, card, each, chosen in opened)
+    if scores.isnan().any() or other_scores.isnan().any():
         raise UserError("a model gives probabilities that are not a number (NaN): training has diverged")
     rows = others.rows(images.ids)
     labels = images.scoring_labels(count_difficult=False)
-    for mine, theirs in zip(labels, others.scoring_labels(count_difficult=False), strict=True):
-        if not torch.equal(mine, theirs[rows]):
-            raise UserError(f"'{run}' and '{twin.path}' differ in the labels of their {part} images; train them anew")
-    found = gains(scores[0], scores[1][rows], *labels, images.class_names)
+    if not all(map(torch.equal, labels, (each[rows] for each in others.scoring_labels(count_difficult=False)))):
+        raise UserError(f"{both} differ in the labels of their {part} images; train them anew")
+    found = gains(scores, other_scores[rows], *labels, images.class_names)
     if found["mAP"]["gain"] is None:
         raise UserError(f"no {part} image is known to show a class, so there is nothing to compare; choose by --part")
     configs = [each.read_config() for each in folders]
-    differ = _differences(*configs, same_labels=set(splits[0].labeled) == set(splits[1].labeled))
-    names = [str(each.path) for each in folders]
-    pairs = zip(names, configs, strict=True)
-    about = {
-        "runs": [{"path": name, "method": config.method, "seed": config.seed} for name, config in pairs],
+    differ = _differences(*configs) + ["labeled images"] * ({*splits[0].labeled} != {*splits[1].labeled})
+    names = str(folder.path), str(second.path)
+    only_unlabeled = [uses_unlabeled(each.method) for each in configs] == [True, False] and differ == ["method"]
+    return {
+        "runs": [{"path": name, "method": c.method, "seed": c.seed} for name, c in zip(names, configs, strict=True)],
         "part": part,
         "num_images": len(images),
         "resamples": resamples_of(len(images.class_names)),
         "differ": differ,
+        **found,
+        "verdict": verdict(found, None if only_unlabeled else names),
     }
-    only_unlabeled = [uses_unlabeled(each.method) for each in configs] == [True, False] and differ == ["method"]
-    return {**about, **found, "verdict": verdict(found, None if only_unlabeled else (names[0], names[1]))}
 
 
 def gains(
@@ -119,16 +110,13 @@ def gains(
     spread = chance.square().nanmean(0).sqrt()  # (c,)
     largest = (chance / spread).abs().nan_to_num(0)[:, enough].amax(1) if enough.any() else torch.zeros(1).double()
     clear = enough & (gain.abs() > largest.quantile(LEVEL) * spread)
-    words = {True: "better", False: "worse"}
-    columns = zip(mine, theirs, gain, class_gains(*drawn, "AP", positives), strict=True)
-    classes = {
-        name: {
-            "positives": int(positives[column]),
-            **_row(*values),
-            "finding": words[bool(gain[column] > 0)] if clear[column] else "unclear" if enough[column] else "too few",
-        }
-        for column, (name, values) in enumerate(zip(class_names, columns, strict=True))
-    }
+    classes = {}
+    for column, (name, ends) in enumerate(zip(class_names, class_gains(*drawn, "AP", positives), strict=True)):
+        finding = "unclear" if enough[column] else "too few"
+        if clear[column]:
+            finding = "better" if gain[column] > 0 else "worse"
+        row = _row(mine[column], theirs[column], gain[column], ends)
+        classes[name] = {"positives": int(positives[column]), **row, "finding": finding}
     overall = {}
     for name, metric in resampled_metrics().items():
         (theirs,), (mine,) = (each.mean(name) for each in exact)
@@ -137,15 +125,18 @@ def gains(
 
 
 def _row(first: Tensor, second: Tensor, gain: Tensor, ends: tuple[float, float] | None) -> dict[str, Any]:
-    values = [None if value.isnan() else float(value) for value in (first, second, gain)]
-    return dict(zip(("run", "other", "gain", "interval"), (*values, ends), strict=True))
+    mine, theirs, gained = (None if value.isnan() else float(value) for value in (first, second, gain))
+    return {"run": mine, "other": theirs, "gain": gained, "interval": ends}
 
 
 def verdict(found: Mapping[str, Any], names: tuple[str, str] | None) -> str:
     """One sentence; `names` of the runs where they differ in more than the unlabeled images."""
     gain, (low, high) = found["mAP"]["gain"], found["mAP"]["interval"]
     one, other = names or ("The run with unlabeled images", "the one without")
-    if all(row["finding"] == "too few" for row in found["classes"].values()):
+    findings: dict[str, list[str]] = defaultdict(list)
+    for name, row in found["classes"].items():
+        findings[row["finding"]].append(name)
+    if findings.keys() == {"too few"}:
         words = "Too few positives to tell"
     elif round(100 * low, 1) > 0:
         words = f"{one} is better than {other}"
@@ -153,14 +144,10 @@ def verdict(found: Mapping[str, Any], names: tuple[str, str] | None) -> str:
         words = f"{one} is worse than {other}"
     else:
         words = "No difference" if gain == low == high == 0 else "No clear difference"
-    classes = {
-        finding: several([name for name, row in found["classes"].items() if row["finding"] == finding]) or "none"
-        for finding in ("better", "worse", "too few")
-    }
-    few = f"; too few positives to tell: {classes['too few']}" if classes["too few"] != "none" else ""
+    better, worse, few = (several(findings[finding]) for finding in ("better", "worse", "too few"))
     return (
         f"{words}: mAP {points(gain)} (95% interval {points(low)} to {points(high)}); clearly better: "
-        f"{classes['better']}; clearly worse: {classes['worse']}{few}."
+        f"{better or 'none'}; clearly worse: {worse or 'none'}{few and f'; too few positives to tell: {few}'}."
     )
 
 
@@ -188,59 +175,43 @@ def show_comparison(found: Mapping[str, Any]) -> None:
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
-    values = ["n/a" if row[key] is None else f"{100 * row[key]:.1f}" for key in ("run", "other")]
-    ends = row["interval"]
-    gain = "n/a" if row["gain"] is None else points(row["gain"])
-    return [*values, gain, f"{points(ends[0])} to {points(ends[1])}" if ends else "n/a"]
+    values = ("n/a" if row[key] is None else f"{100 * row[key]:.1f}" for key in ("run", "other"))
+    gain, ends = row["gain"], row["interval"]
+    shown = "n/a" if gain is None else points(gain)
+    return [*values, shown, " to ".join(map(points, ends)) if ends else "n/a"]
 
 
-def _finished(path: Path) -> RunFolder:
-    folder = RunFolder(path)
-    folder.read_config()
-    if not folder.metrics.exists():
-        raise UserError(f"the run in '{path}' has not finished; continue it by train --out {path} --resume")
-    return folder
-
-
-def _twin(
-    folder: RunFolder,
-    out: Path | None,
-    device: str,
-    data: Data | None,
-    moved: Mapping[str, Any],
-    say: Callable[[str], None],
-) -> RunFolder:
-    """The same run on labeled images only: found finished, continued, or trained."""
-    config = folder.read_config() if data else folder.read_moved(moved)
+def _baseline(folder: RunFolder, out: Path | None, device: str, **where: Unpack[RunData]) -> RunFolder:
+    """The same run on labeled images only; what is not trained yet is trained."""
+    config = read_config(folder, **where)
     if not uses_unlabeled(config.method):
-        raise UserError(f"'{folder.path}' is a supervised run, so it has no twin; name a second run to compare it with")
+        raise UserError(f"'{folder.path}' is a supervised run itself; name a second run to compare it with")
     path = folder.path.resolve() if folder.path.name in ("", "..") else folder.path
-    twin = RunFolder(out or path.with_name(f"{path.name}-supervised"))
+    baseline = RunFolder(out or path.with_name(f"{path.name}-supervised"))
     loss = labeled_loss_of(config.method, config.options)
     config = replace(
         config,
         method="supervised",
         options={"loss": loss} if loss else {},
-        total_steps=-(-config.total_steps // num_students(config.method, config.options)),  # those of one student
+        total_steps=math.ceil(config.total_steps / num_students(config.method, config.options)),  # those of one student
         split_file=os.path.abspath(folder.split),
         device=config.device if device == "auto" else device,
     )
-    if not twin.metrics.exists():
-        say(f"{'continuing' if twin.config.exists() else 'training'} the supervised twin in {twin.path}")
-    train(config, twin.path, resume=twin.config.exists(), data=data)
-    splits = folder.read_split(), twin.read_split()
+    begun = baseline.config.exists()
+    if not baseline.metrics.exists():
+        print_to_stderr(f"{'continuing' if begun else 'training'} the supervised baseline in {baseline.path}")
+    train(config, baseline.path, resume=begun, data=where.get("data"))
+    splits = folder.read_split(), baseline.read_split()
     if any(getattr(splits[0], each) != getattr(splits[1], each) for each in ("labeled", "validation", "test")):
-        raise UserError(f"'{twin.path}' is a run on other images than '{folder.path}'; choose another --out")
-    return twin
+        raise UserError(f"'{baseline.path}' is a run on other images than '{folder.path}'; choose another --out")
+    return baseline
 
 
-def _differences(first: Config, second: Config, *, same_labels: bool) -> list[str]:
-    """The settings in which two runs differ, and whether they saw other labels."""
+def _differences(first: Config, second: Config) -> list[str]:
+    """The settings in which two runs differ."""
     mine, theirs = first.to_dict(), second.to_dict()
     names = [name for name in mine if name not in (*MAY_CHANGE, "options") and mine[name] != theirs[name]]
-    if first.method == second.method and first.options != second.options:
-        names.append("options")
-    else:
-        losses = [labeled_loss_of(each.method, each.options) for each in (first, second)]
-        names += ["loss"] if None not in losses and losses[0] != losses[1] else []
-    return names if same_labels else [*names, "labeled images"]
+    if first.method == second.method:
+        return names + ["options"] * (first.options != second.options)
+    losses = {labeled_loss_of(each.method, each.options) for each in (first, second)} - {None}
+    return names + ["loss"] * (len(losses) > 1)

@@ -4,7 +4,7 @@ import contextlib
 import os
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, TypedDict, Unpack
 
 import torch
 
@@ -20,8 +20,17 @@ from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.metrics import CLASS_METRICS, OVERALL_METRICS
 from percentmatch.scoring.predictions import evaluate, probabilities
 from percentmatch.scoring.table import ScoreTable
+from percentmatch.settings.config import Config
 
 Opened = tuple[Classifier, Card, Images, torch.device]
+
+
+class RunData(TypedDict, total=False):
+    """How to find the data of a run."""
+
+    data: Data | None  # what the run was given in Python, if so
+    moved: Mapping[str, Any] | None  # where its root, labels or images are now
+    progress: Progress | None
 
 
 def score_run(
@@ -33,56 +42,11 @@ def score_run(
     moved: Mapping[str, Any] | None = None,
     progress: Progress | None = None,
 ) -> ScoreTable:
-    """Score the model a run has saved on one part of its split.
+    """Score the saved model of a run on the test or validation images of its split.
 
     `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
     """
-    model, card, images, chosen_device = open_run(path, part, device, data=data, moved=moved, progress=progress)
-    return evaluate(probabilities(model, images.pixels, card, chosen_device), images, card.task)
-
-
-def open_run(
-    path: str | Path,
-    part: str = "test",
-    device: str = "auto",
-    *,
-    data: Data | None = None,
-    moved: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> Opened:
-    """What `score_run` scores: model, card, images and device."""
-    if part not in ("test", "validation"):
-        raise UserError(f"no part is called {part!r}; choose test or validation")
-    folder, chosen_device = RunFolder(Path(path)), pick_device(device)
-    model, card, data = open_trained(folder, chosen_device, data=data, moved=moved, progress=progress)
-    ids = getattr(folder.read_split(), part)
-    if not ids:
-        other = "validation" if part == "test" else "test"
-        raise UserError(f"the run in '{path}' has no {part} images; try --part {other}, or --labels with other files")
-    return model, card, (data.test if part == "test" else data.pool).part(ids), chosen_device
-
-
-def open_trained(
-    folder: RunFolder,
-    device: torch.device,
-    *,
-    data: Data | None = None,
-    moved: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> tuple[Classifier, Card, Data]:
-    """The model of a run, and the run's data with the same classes; of `data` and `moved` see `score_run`."""
-    config = folder.read_config() if data else folder.read_moved(moved or {})
-    model, card = load_classifier(folder.model, device)
-    data = data or load_data(config, progress=progress)
-    if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
-        raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs; restore the run folder")
-    if card.class_names != data.pool.class_names:
-        odd = sorted({*card.class_names} ^ {*data.pool.class_names}) or ["their order"]
-        raise UserError(
-            f"'{folder.model}' and the run's data differ in their classes: {', '.join(odd)}; put the labels back, or "
-            "score other files by evaluate --labels"
-        )
-    return model, card, data
+    return _scores(*open_run(path, part, device, data=data, moved=moved, progress=progress))
 
 
 def score_files(
@@ -94,19 +58,64 @@ def score_files(
     skip_bad: bool = False,
     progress: Progress | None = None,
 ) -> ScoreTable:
-    """Score the model a run has saved on other files: all rows of a file of labels with the model's classes."""
-    model, card, loaded, chosen_device = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
-    return evaluate(probabilities(model, loaded.pixels, card, chosen_device), loaded, card.task)
+    """Score the saved model of a run on other files: all rows of a file of labels with the model's classes."""
+    return _scores(*open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress))
+
+
+def _scores(model: Classifier, card: Card, images: Images, device: torch.device) -> ScoreTable:
+    return evaluate(probabilities(model, images.pixels, card, device), images, card.task)
+
+
+def open_run(path: str | Path, part: str, device: str, **where: Unpack[RunData]) -> Opened:
+    """What `score_run` scores: model, card, images and device."""
+    if part not in ("test", "validation"):
+        raise UserError(f"no part is called {part!r}; choose test or validation")
+    folder, chosen_device = RunFolder(Path(path)), pick_device(device)
+    model, card, data = open_trained(folder, chosen_device, **where)
+    ids = getattr(folder.read_split(), part)
+    if not ids:
+        other = "validation" if part == "test" else "test"
+        raise UserError(f"the run in '{path}' has no {part} images; try --part {other}, or --labels with other files")
+    return model, card, (data.test if part == "test" else data.pool).part(ids), chosen_device
+
+
+def open_trained(folder: RunFolder, device: torch.device, **where: Unpack[RunData]) -> tuple[Classifier, Card, Data]:
+    """The model of a run, and the run's data with the same classes."""
+    config, data = read_config(folder, **where), where.get("data")
+    model, card = load_classifier(folder.model, device)
+    data = data or load_data(config, progress=where.get("progress"))
+    if (card.image_size, card.task, card.backbone) != (config.image_size, config.task, config.backbone):
+        raise UserError(f"'{folder.model}' and '{folder.config}' belong to different runs; restore the run folder")
+    if card.class_names != data.pool.class_names:
+        differ = sorted({*card.class_names} ^ {*data.pool.class_names}) or ["their order"]
+        raise UserError(
+            f"'{folder.model}' and the run's data differ in their classes: {', '.join(differ)}; put the labels back, "
+            "or score other files by evaluate --labels"
+        )
+    return model, card, data
+
+
+def read_config(folder: RunFolder, **where: Unpack[RunData]) -> Config:
+    """The settings of a run, with the paths to its data as they are now."""
+    return folder.read_config() if where.get("data") else folder.read_moved(where.get("moved") or {})
+
+
+def finished_run(path: str | Path) -> RunFolder:
+    folder = RunFolder(Path(path))
+    folder.read_config()
+    if not folder.metrics.exists():
+        raise UserError(f"the run in '{path}' has not finished; continue it by train --out {path} --resume")
+    return folder
 
 
 def open_files(
     path: str | Path,
     labels: Path,
-    images: Path | None = None,
-    device: str = "auto",
+    images: Path | None,
+    device: str,
     *,
     skip_bad: bool = False,
-    progress: Progress | None = None,
+    progress: Progress | None,
 ) -> Opened:
     """What `score_files` scores: model, card, images and device."""
     chosen_device, folder = pick_device(device), RunFolder(Path(path))
@@ -114,23 +123,21 @@ def open_files(
     manifest = read_labels(labels, images, classes=card.class_names)
     if card.task == "single-label":
         check_single(manifest.labels, manifest.ids, manifest.sources)
-    if learnt := _learnt_from(folder, manifest.paths):
-        print_to_stderr(f"{learnt:,} of these {len(manifest):,} images are among those that the model has learnt from")
+    if count := _count_trained_on(folder, manifest.paths):
+        print_to_stderr(f"{count:,} of these {len(manifest):,} images are labeled images that the model was trained on")
     loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
     return model, card, loaded, chosen_device
 
 
-def _learnt_from(folder: RunFolder, paths: Sequence[Path]) -> int:
+def _count_trained_on(folder: RunFolder, paths: Sequence[Path]) -> int:
     """How many of these files are labeled images of the run, if it was trained on files."""
-    if not folder.split.exists():
-        return 0
-    with contextlib.suppress(UserError):  # a damaged run can still be scored
-        config, split = folder.read_config(), folder.read_split()
+    trained_on: set[str] = set()
+    with contextlib.suppress(UserError):  # a model without its run, or with a damaged one, can still be scored
+        config, labeled = folder.read_config(), folder.read_split().labeled
         base = Path(config.images or config.labels)
         base = base if base.is_dir() else base.parent
-        learnt = {os.path.realpath(base / name) for name in split.labeled} if config.labels else set()
-        return sum(os.path.realpath(path) in learnt for path in paths)
-    return 0
+        trained_on = {os.path.realpath(base / name) for name in labeled if config.labels}
+    return sum(os.path.realpath(path) in trained_on for path in paths if trained_on)
 
 
 def show_scores(scores: ScoreTable) -> None:
@@ -143,11 +150,11 @@ def show_scores(scores: ScoreTable) -> None:
     show(table)
     for name, value in scores.overall.items():
         print(f"{OVERALL_METRICS[name].title.capitalize()} {percent(value)}")
-    if hard := scores.difficult_as_positive:
-        shown = "  ".join(f"{each.mean_title} {percent(hard.get(each.mean))}" for each in CLASS_METRICS.values())
+    if means := scores.difficult_as_positive:
+        shown = "  ".join(f"{each.mean_title} {percent(means.get(each.mean))}" for each in CLASS_METRICS.values())
         print(f"With difficult pairs counted as positive: {shown}")
     for name, metric in CLASS_METRICS.items():
         if metric.needs and (left_out := scores.left_out(name)):
-            print(f"Left out of the mean for want of {metric.needs}: {visible(several(left_out))}")
+            print(f"Left out of the mean, without {metric.needs}: {visible(several(left_out))}")
     if scores.num_pairs_ignored:
         print(f"{scores.num_pairs_ignored} pairs of image and class were ignored (label unknown or difficult)")
