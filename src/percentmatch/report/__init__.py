@@ -52,16 +52,15 @@ def write_report(
         scored, missing = None, "the page was asked for without images"
         if images:
             scored, missing = _score(record, device=device, data=data, moved=moved, progress=progress)
-        if images and missing:
-            say(f"{record.name}: without intervals and images: {missing}")
+            if missing:
+                say(f"{record.name}: without intervals and images: {missing}")
         entries.append(PageRun(record, scored, missing, _class_names(record, scored)))
     classes = list(dict.fromkeys(name for entry in entries for name in entry.class_names))
     number_of = {name: number for number, name in enumerate(classes)}
     shown = set(classes)
     if len(classes) > MOST_CLASSES:
         counts = entries[0].positives()
-        examples = page_examples([counts.get(name, 0) for name in classes], MOST_CLASSES)
-        shown = {classes[number] for number in examples}
+        shown = {classes[n] for n in page_examples([counts.get(name, 0) for name in classes], MOST_CLASSES)}
         # every run has something to show
         shown |= {e.class_names[0] for e in entries if e.class_names and shown.isdisjoint(e.class_names)}
     entries = [

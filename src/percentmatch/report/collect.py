@@ -15,7 +15,6 @@ from percentmatch.settings.config import Config
 
 Series = tuple[list[int], list[list[Number]]]  # steps, and for each step a value a class
 Curve = list[tuple[float, Number]]  # steps and values
-NOT_LOSSES = {"step", "kind", "lr", "loss", "classes"}
 
 
 @dataclass(frozen=True)
@@ -63,10 +62,6 @@ class RunRecord:
         """The mean over the classes of a metric at every validation, in percent."""
         means = [(step, table.means.get(name)) for step, table in self.validations]
         return [(step, None if mean is None else 100 * mean) for step, mean in means]
-
-    def losses(self) -> list[str]:
-        """Names of the terms of the loss."""
-        return list(dict.fromkeys(name for row in self.train for name in row if name not in NOT_LOSSES))
 
     def newest(self, subset: str) -> ScoreTable | None:
         """The scores at the end, or those of the last validation of a run that has not finished."""

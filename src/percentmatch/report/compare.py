@@ -1,6 +1,7 @@
 """Several runs beside each other."""
 
 from collections.abc import Sequence
+from itertools import chain
 
 import torch
 
@@ -15,33 +16,36 @@ from percentmatch.scoring.intervals import ENOUGH, Ends, class_gains, mean_gain
 from percentmatch.scoring.metrics import resampled_metrics
 from percentmatch.scoring.table import SUBSETS, Number
 
+Pair = tuple[ScoredSubset, ScoredSubset]  # of the first run and of another one
+
 
 def comparison(entries: Sequence[PageRun], classes: Sequence[str]) -> Html:
     """Scores, gains over the first run, and the curves of all."""
     subset = next((subset for subset in SUBSETS if all(subset in entry.run.scores for entry in entries)), None)
     first = entries[0]
+    pairs = [paired(first, entry, subset) if subset else None for entry in entries]
     swatches = [tag("li", tag("span", class_="swatch", data_s=n), e.run.name) for n, e in enumerate(entries)]
     about = [f"Gains are over the first run, {first.run.name}, in points."]
     if subset and len({getattr(entry.run.split, subset, ()) for entry in entries}) > 1:
         about.append(f"The runs were scored on different {subset} images, which also changes the gains.")
-    elif subset and all(paired(first, entry, subset) for entry in entries[1:]):
+    elif subset and all(pairs[1:]):
         about.append(
             "Their 95% intervals resample the same images for both runs. They do not show how much gains depend on the "
             "training seed: compare several seeds before you trust one. Of 20 classes without any gain, one interval "
             f"misses 0 by chance. A class with fewer than {ENOUGH} positives has no interval."
         )
-    gain_figure, gain_table = _class_gains(entries, classes, subset) if subset else (None, None)
+    gain_figure, gain_table = _class_gains(entries, classes, subset, pairs) if subset else (None, None)
     return join(
         tag("p", " ".join(about)),
         tag("ul", *swatches, class_="legend"),
-        _score_table(entries, subset),
+        _score_table(entries, subset, pairs),
         tag("div", gain_figure, *_curves(entries), class_="figures"),
         gain_table,
         _settings_table(entries),
     )
 
 
-def paired(first: PageRun, second: PageRun, subset: str) -> tuple[ScoredSubset, ScoredSubset] | None:
+def paired(first: PageRun, second: PageRun, subset: str) -> Pair | None:
     """Both runs' scores, if they are of the same images in the same order, with the same classes and labels."""
     mine, theirs = first.subset(subset), second.subset(subset)
     if not mine or not theirs or first.class_names != second.class_names or mine.images.ids != theirs.images.ids:
@@ -61,10 +65,9 @@ def _gain(value: Number, baseline: Number, ends: Ends | None) -> Cell:
     return Cell(join(points(value - baseline), small), value - baseline)
 
 
-def _score_table(entries: Sequence[PageRun], subset: str | None) -> Html:
+def _score_table(entries: Sequence[PageRun], subset: str | None, pairs: Sequence[Pair | None]) -> Html:
     columns: dict[str, list[Cell | str]] = {"method": [entry.run.config.method for entry in entries]}
     tables = [entry.run.scores[subset] if subset else (entry.run.final() or ("", None))[1] for entry in entries]
-    pairs = [paired(entries[0], entry, subset) if subset else None for entry in entries]
     for name, metric in resampled_metrics().items():
         values = [scores.means.get(metric.mean) if scores else None for scores in tables]
         ends = [entry.mean_interval(subset, name) for entry in entries]
@@ -83,7 +86,7 @@ def _score_table(entries: Sequence[PageRun], subset: str | None) -> Html:
 
 
 def _class_gains(
-    entries: Sequence[PageRun], classes: Sequence[str], subset: str
+    entries: Sequence[PageRun], classes: Sequence[str], subset: str, pairs: Sequence[Pair | None]
 ) -> tuple[Html, Html] | tuple[None, None]:
     """The gain in AP of every class that all runs know: as a figure and as a table."""
     shown = [{name for _, name, _ in entry.shown_classes} for entry in entries]
@@ -92,13 +95,19 @@ def _class_gains(
         return None, None
     first, *others = entries
     tables = [entry.run.scores[subset].classes for entry in entries]
-    ends = [_class_intervals(first, entry, subset) for entry in others]
+    ends: list[dict[str, Ends | None]] = [{} for _ in others]
+    for found, pair in zip(ends, pairs[1:], strict=True):
+        if pair:
+            targets, known = pair[0].images.scoring_labels(count_difficult=False)
+            positives = (targets * known).sum(0, dtype=torch.long)
+            gains = class_gains(pair[0].resampled, pair[1].resampled, "AP", positives)
+            found.update(zip(first.class_names, gains, strict=True))
     drawn, rows = [], []
     for name, number in shared.items():
         baseline, *values = [scores[name].values["AP"] for scores in tables]
         gains = [_gain(value, baseline, each.get(name)) for value, each in zip(values, ends, strict=True)]
-        pairs = zip(map(percent_cell, values), gains, strict=True)
-        rows.append((name, [percent_cell(baseline), *(cell for pair in pairs for cell in pair)]))
+        cells = chain.from_iterable(zip(map(percent_cell, values), gains, strict=True))
+        rows.append((name, [percent_cell(baseline), *cells]))
         found = [(n, gain.value, ends[n - 1].get(name)) for n, gain in enumerate(gains, start=1)]
         in_points = [(n, 100 * gain, e and (100 * e[0], 100 * e[1])) for n, gain, e in found if gain is not None]
         drawn.append((name, number, in_points))
@@ -117,15 +126,6 @@ def _class_gains(
     whole = table(title, columns, rows, class_index=list(shared.values()))
     folded = tag("details", tag("summary", "The gains as a table"), whole)
     return figure(picture, "Gain in AP, class by class", words, legend), folded
-
-
-def _class_intervals(first: PageRun, entry: PageRun, subset: str) -> dict[str, Ends | None]:
-    both = paired(first, entry, subset)
-    if not both:
-        return {}
-    targets, known = both[0].images.scoring_labels(count_difficult=False)
-    found = class_gains(both[0].resampled, both[1].resampled, "AP", (targets * known).sum(0, dtype=torch.long))
-    return dict(zip(entry.class_names, found, strict=True))
 
 
 def _curves(entries: Sequence[PageRun]) -> list[Html]:

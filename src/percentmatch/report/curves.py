@@ -10,6 +10,8 @@ from percentmatch.report.markup import Html, tag
 from percentmatch.report.scoring import PageRun
 from percentmatch.scoring.metrics import resampled_metrics
 
+NOT_LOSSES = {"step", "kind", "lr", "loss", "classes"}  # names in a train row
+
 
 def figure(picture: Html, title: str, words: str, legend: Sequence[tuple[int, str]] = ()) -> Html:
     """A picture under its title, with the names of its series if it has such, and what it shows."""
@@ -55,23 +57,23 @@ def named_curves(
     return chart_figure(key, title, words, description, legend, lines=lines, y_label=y_label, **axes)
 
 
-def training_figures(entry: PageRun) -> list[Html]:
+def training(entry: PageRun) -> Html | None:
     """Losses, learning rate, and the means on the validation images."""
     run = entry.run
-    losses = run.losses()
-    names = {"total": "loss"} | {name: name for name in losses} if len(losses) > 1 else {"loss": "loss"}
+    losses = {name: name for row in run.train for name in row if name not in NOT_LOSSES}
+    names = {"total": "loss", **losses} if len(losses) > 1 else {"loss": "loss"}
     terms = {words: [(row["step"], row.get(name)) for row in run.train] for words, name in names.items()}
     rates = {"learning rate": [(row["step"], row["lr"]) for row in run.train]}
     means = {metric.mean_title: run.mean_curve(metric.mean) for metric in resampled_metrics().values()}
     *others, last_name = means
     titles = " and ".join([", ".join(others), last_name])
     averaged = "Means over the classes, by the averaged weights."
-    made = [
+    figures = [
         named_curves([entry], "Loss", "Each point is the mean since the row before.", "loss", terms),
         named_curves([entry], "Learning rate", "", "rate", rates),
         named_curves([entry], f"{titles} on validation images", averaged, f"{titles}, %", means, marker=2.5),
     ]
-    return [each for each in made if each]
+    return tag("div", *figures, class_="figures") if any(figures) else None
 
 
 def over_time(
@@ -93,17 +95,12 @@ def over_time(
         values = ((step, row[position]) for step, row in zip(*each, strict=True))
         return fewer([(step, None if y is None else factor * y) for step, y in values], entry.most_points)
 
-    lines = [
-        Line(
-            name=name,
-            points=points(each, position),
-            class_index=number,
-            style="" if each is there[0] else "dashed",
-            marker=2.5 if len(each[0]) <= 10 else 0,
-        )
-        for each in there
-        for position, name, number in entry.shown_classes
-    ]
+    lines = []
+    for each in there:
+        style, marker = "" if each is there[0] else "dashed", 2.5 if len(each[0]) <= 10 else 0
+        for position, name, number in entry.shown_classes:
+            curve = points(each, position)
+            lines.append(Line(name=name, points=curve, class_index=number, style=style, marker=marker))
     if pooled:
         lines.append(Line(name="all classes", points=points(pooled, 0)))
     ends = zip(there[0][1][-1], entry.class_names, strict=True)

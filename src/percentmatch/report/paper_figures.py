@@ -48,11 +48,11 @@ def _figures(entry: PageRun) -> list[Html]:
     gate = labeler.gap_gate(all_options(config.method, config.options)) if labeler else None
     rule = "A score above the solid line makes a pair positive, one below the dashed line negative."
     if labeler and labeler.every_pair:
-        rule = "Above the line a pair is rather positive, below it rather negative; every pair is learnt."
+        rule = "Above the line a pair counts more as positive, below it more as negative; every pair is learnt."
     shaded = "Shaded: the gate. A class below it has no weight, one above it the full weight." if gate else ""
     averaged, counts = "By the averaged weights.", "How much the pseudo-labels of a class count."
     upper, lower, gap, weights = (run.logged(name) for name in ("upper", "lower", "gap", "weights"))
-    made = [
+    figures = [
         _pool(entry),
         over_time(entry, "Thresholds (Fig. 2b)", rule, "threshold", upper, lower, y_range=(0, 1)),
         over_time(entry, "AUC on validation images (Fig. 2c)", averaged, "AUC, %", run.validated("AUC")),
@@ -62,12 +62,12 @@ def _figures(entry: PageRun) -> list[Html]:
     ]
     for kind in ("positive", "negative"):
         words = f"How many of the unlabeled images get a {kind} pseudo-label."
-        made.append(over_time(entry, f"Selected as {kind}", words, SHARE, run.logged(f"{kind}_rate")))
+        figures.append(over_time(entry, f"Selected as {kind}", words, SHARE, run.logged(f"{kind}_rate")))
     for title, *pair in AUDITS.values():
         name, ends = title.split()[0], (0, 100) if "positive" in title else None
         ratio, pooled, label = run.ratio(*pair), run.ratio(*pair, pooled=True), f"{name.lower()}, %"
-        made.append(over_time(entry, title, AUDIT_WORDS[name], label, ratio, pooled=pooled, y_range=ends))
-    return [each for each in made if each]
+        figures.append(over_time(entry, title, AUDIT_WORDS[name], label, ratio, pooled=pooled, y_range=ends))
+    return [each for each in figures if each]
 
 
 def _table(entry: PageRun) -> Html | None:

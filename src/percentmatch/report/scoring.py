@@ -123,13 +123,13 @@ def score_own_images(
         raise UserError("the saved model gives probabilities that are not a number (NaN): training has diverged")
     shown = next(reversed(images), None)  # the validation images, or else the test images
     decided = card if card.decisions or not shown else _with_thresholds(card, found[shown], images[shown])
-    labels = data.pool.labels.select(data.pool.rows(run.split.labeled))
+    labeled = data.pool.labels.targets.select(data.pool.rows(run.split.labeled))
     return ScoredRun(
         class_names=card.class_names,
         task=card.task,
         subsets={name: _score_subset(found[name], each, card, decided) for name, each in images.items()},
         pool=_score_pool(model, data.pool, run.split, card, on),
-        labeled_positives=labels.targets.in_columns().tolist(),
+        labeled_positives=labeled.in_columns().tolist(),
         aim=card.decisions.aim if card.decisions else None,
         gallery_subset=shown,
     )

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from percentmatch.methods import labeled_loss_of
-from percentmatch.report.curves import chart_figure, training_figures
+from percentmatch.report.curves import chart_figure, training
 from percentmatch.report.figures import Line, small_interval
 from percentmatch.report.markup import Cell, Html, count, join, percent, percent_cell, span, table, tag
 from percentmatch.report.paper_figures import pseudo_labels
@@ -81,11 +81,6 @@ def _class_table(entry: PageRun, subset: str, scores: ScoreTable, caption: str) 
     return table(caption, ["class", *columns], rows, class_index=entry.shown_index)
 
 
-def training(entry: PageRun) -> Html | None:
-    figures = training_figures(entry)
-    return tag("div", *figures, class_="figures") if figures else None
-
-
 def calibration(entry: PageRun) -> Html | None:
     """A reliability diagram for each subset; with one label an image, too, every pair of image and class counts."""
     if not entry.scored or not entry.scored.subsets:
@@ -93,15 +88,10 @@ def calibration(entry: PageRun) -> Html | None:
     figures = []
     for subset, scored in entry.scored.subsets.items():
         errors, pooled = scored.reliability.errors.tolist(), scored.pooled.points(0)
-        lines = [
-            Line(
-                name=f"{name}, ECE {percent(errors[position])}%",
-                points=scored.reliability.points(position),
-                class_index=number,
-                marker=2.5,
-            )
-            for position, name, number in entry.shown_classes
-        ]
+        lines = []
+        for position, name, number in entry.shown_classes:
+            words, points = f"{name}, ECE {percent(errors[position])}%", scored.reliability.points(position)
+            lines.append(Line(name=words, points=points, class_index=number, marker=2.5))
         lines.append(Line(name="all pairs", points=pooled, marker=2.5))
         lines.append(Line(name="as it should be", points=[(0, 0), (1, 1)], style="dashed"))
         words = f"ECE of all pairs: {percent(float(scored.pooled.errors))}%"
