@@ -82,9 +82,7 @@ def build_classifier(
         raise UserError(f"timm has no pretrained weights for '{backbone}'; use --weights none or give a file")
     if weights == "offline" and backbone != OFFLINE_BACKBONE:
         raise UserError(f"--weights offline are those of {OFFLINE_BACKBONE}, not of '{backbone}'; name that --backbone")
-    file = None if weights in ("none", "pretrained", "offline") else Path(weights)
-    state = {} if file is None else read_weights(file)
-
+    state = {} if weights in ("none", "pretrained", "offline") else read_weights(Path(weights))
     img_size = image_size if cfg.fixed_input_size else None  # timm drops a None
     try:
         trunk = timm.create_model(backbone, num_classes=0, img_size=img_size)
@@ -101,8 +99,8 @@ def build_classifier(
         trunk.load_state_dict(pretrained(backbone, img_size).state_dict())
     elif weights == "offline":
         fill(trunk, *read_offline(trunk))
-    elif file is not None:
-        load_file(trunk, classifier.head, state, file, backbone, img_size)
+    elif weights != "none":
+        load_file(trunk, classifier.head, state, Path(weights), backbone, img_size)
     return classifier
 
 

@@ -112,7 +112,7 @@ def load_classifier(path: Path, device: torch.device) -> tuple[Classifier, Card]
             card = read_card(json.loads(file.metadata()[KEY]))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
     except FileNotFoundError:
-        raise UserError(f"there is no model '{path}'; has the run finished?") from None
+        raise UserError(f"there is no model '{path}'; check the path, or wait until the run has finished") from None
     except (OSError, SafetensorError, *NO_CARD) as error:
         raise UserError(f"'{path}' is not a model saved by percentmatch ({type(error).__name__})") from error
     model = classifier_of(card)

@@ -35,17 +35,17 @@ def recalibrate(
     if (folder.path / "config.json").exists() and not folder.config.exists():
         raise UserError(f"'{run}' is an exported model; calibrate the run it comes from, then export that again")
     if labels:
-        model, card, loaded, on = open_files(run, labels, images, device, progress=progress)
+        model, card, data, on = open_files(run, labels, images, device, progress=progress)
+    elif folder.split.exists() and not folder.read_split().validation:
+        raise UserError(f"the run in '{run}' has no validation images; give labeled ones by --labels")
     else:
-        if folder.split.exists() and not folder.read_split().validation:
-            raise UserError(f"the run in '{run}' has no validation images; give labeled ones by --labels")
-        model, card, loaded, on = open_run(run, "validation", device, moved=moved, progress=progress)
-    scores = logits(model, loaded.pixels, card, on)
+        model, card, data, on = open_run(run, "validation", device, moved=moved, progress=progress)
+    scores = logits(model, data.pixels, card, on)
     if not scores.isfinite().all():
         raise UserError(f"the model in '{run}' gives scores that are not finite numbers: training has diverged")
     options: dict[str, Any] = {"task": card.task, "class_names": card.class_names}
-    pair = loaded.scoring_labels(count_difficult=False)
-    decided = decide(scores, *pair, **options, precision=precision, recall=recall)
+    options |= {"precision": precision, "recall": recall}
+    decided = decide(scores, *data.scoring_labels(count_difficult=False), **options)
     if decided is None:
         source = labels or "the validation images"
         raise UserError(f"no label is 1, or none is 0, in {source}; calibrate with other files by --labels")

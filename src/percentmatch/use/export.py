@@ -87,6 +87,7 @@ def export(model: str | Path, out: Path) -> list[str]:
 
 
 def with_preprocessing(predictor: Predictor) -> ImageClassifier:
+    """The predictor's model with all that is done to its input and output."""
     model = ImageClassifier(**asdict(predictor.card))
     model.load_state_dict(predictor.network.state_dict())
     return model.eval()
@@ -108,17 +109,10 @@ def onnx_bytes(predictor: Predictor) -> tuple[bytes, float]:
     pixels = _examples(card.decode_size)
     logging.getLogger("onnxscript").setLevel(logging.ERROR)  # it warns of what it does not simplify
     try:
+        names: Any = {"input_names": ["pixels"], "output_names": ["probabilities"]}
+        names["dynamic_shapes"] = ({0: torch.export.Dim("n")},)
         with warnings.catch_warnings(action="ignore"), torch.no_grad():
-            program: Any = torch.onnx.export(
-                model,
-                (pixels,),
-                dynamo=True,
-                verbose=False,
-                external_data=False,
-                input_names=["pixels"],
-                output_names=["probabilities"],
-                dynamic_shapes=({0: torch.export.Dim("n")},),
-            )
+            program: Any = torch.onnx.export(model, (pixels,), dynamo=True, verbose=False, external_data=False, **names)
     except Exception as error:  # torch's exporter refuses a model in many ways
         reason = f"{type(error).__name__}: {error}".splitlines()[0]
         raise UserError(f"torch cannot export {card.backbone} as ONNX ({reason})") from error
