@@ -170,7 +170,7 @@ def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, ph
     assert shown == {"disc": 1, "square": 1, "triangle": 0}
     capsys.readouterr()
     run("suggest", "run", "--number", 6, "--out", "next.csv")  # of the same run: images that have no row yet
-    assert "left out 6 unlabeled images of the run that the file of labels lists by now" in capsys.readouterr().err
+    assert "left out 6 unlabeled images that the file of labels lists by now" in capsys.readouterr().err
     assert not {*names} & {*read_table(Path("next.csv"), Path("photos"), classes=CLASSES).ids}
     run("train", "--out", "again", *given)
     split = RunFolder(Path("again")).read_split()

@@ -1,6 +1,5 @@
 """The demo: three methods, the same few labels, one table."""
 
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +19,8 @@ DEMO_METHODS: dict[str, dict[str, Any]] = {
 
 
 def demo_config(method: str, *, seed: int = 0, device: str = "auto") -> Config:
-    config = Config.from_dict(PRESETS["demo"], source="preset demo")
-    return replace(config, method=method, options=DEMO_METHODS[method], seed=seed, split_seed=seed, device=device)
+    given = {"method": method, "options": DEMO_METHODS[method], "seed": seed, "split_seed": seed, "device": device}
+    return Config.from_dict(PRESETS["demo"] | given, source="preset demo")
 
 
 def run_demo(out: Path, *, seed: int = 0, device: str = "auto") -> dict[str, dict[str, Any]]:

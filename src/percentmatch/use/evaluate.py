@@ -46,7 +46,8 @@ def score_run(
 
     `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
     """
-    return _scores(*open_run(path, part, device, data=data, moved=moved, progress=progress))
+    model, card, images, chosen_device = open_run(path, part, device, data=data, moved=moved, progress=progress)
+    return evaluate(probabilities(model, images.pixels, card, chosen_device), images, card.task)
 
 
 def score_files(
@@ -59,11 +60,8 @@ def score_files(
     progress: Progress | None = None,
 ) -> ScoreTable:
     """Score the saved model of a run on other files: all rows of a file of labels with the model's classes."""
-    return _scores(*open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress))
-
-
-def _scores(model: Classifier, card: Card, images: Images, device: torch.device) -> ScoreTable:
-    return evaluate(probabilities(model, images.pixels, card, device), images, card.task)
+    model, card, loaded, chosen_device = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
+    return evaluate(probabilities(model, loaded.pixels, card, chosen_device), loaded, card.task)
 
 
 def open_run(path: str | Path, part: str, device: str, **where: Unpack[RunData]) -> Opened:

@@ -71,9 +71,7 @@ def suggest(
     if not left:
         raise UserError(f"every unlabeled image of the run in '{run}' has labels by now, or is gone; train a new run")
     if fewer := len(split.unlabeled) - len(left):
-        print_to_stderr(
-            f"left out {fewer:,} unlabeled images of the run that the file of labels lists by now, or that are gone"
-        )
+        print_to_stderr(f"left out {fewer:,} unlabeled images that the file of labels lists by now, or that are gone")
     rows, labeled = pool.rows(left), pool.rows(split.labeled)
     found = []
     for batch in rows.split(BATCH):
@@ -87,10 +85,11 @@ def suggest(
     scores = final_scores(folder.read_metrics()).get("validation")
     if scores and (auc := scores.means["AUC"]) is not None and auc < WEAK_RUN:
         print_to_stderr(
-            f"this run still ranks poorly (validation AUC {percent(auc)}), so its list may be worse than a "
-            "random one; begin from pretrained weights, or label some at random first"
+            f"this run still ranks poorly (validation AUC {percent(auc)}), so its list may be worse than a random one; "
+            "begin from pretrained weights, or label some at random first"
         )
-    aps = [scores.classes[name].values["AP"] if scores else None for name in card.class_names]
+    known = scores.classes if scores else {}
+    aps = [known[name].values["AP"] if name in known else None for name in card.class_names]
     weakness = torch.tensor([1 - (ap or 0.0) for ap in aps]).clamp(min=LEAST_WEAKNESS)  # (c,)
 
     number = min(number, len(rows))
