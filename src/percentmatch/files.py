@@ -118,7 +118,7 @@ def cannot_write(path: Path, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
     advice = f"{'make room' if full else 'check the path and its permissions'} and run the command again"
     return UserError(
-        f"cannot write '{path}': {error.strerror or error}; what was there before is kept: {advice} (--resume continues a run)"
+        f"cannot write '{path}': {error.strerror or error}; what was there is kept: {advice} (--resume continues a run)"
     )
 
 

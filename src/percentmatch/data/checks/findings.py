@@ -1,4 +1,4 @@
-"""What `data check` tells: defects by their kind, and those of the rows of a file."""
+"""What `data check` reports: defects by their kind, and those of the rows of a file."""
 
 from collections import Counter
 from collections.abc import Sequence
@@ -35,27 +35,20 @@ def found(check: str, level: Level, text: str, items: list[dict[str, Any]]) -> l
 
 
 def of_rows(errors: Sequence[RowError]) -> list[Finding]:
-    """The findings that errors of rows are."""
-    of_kind: dict[str, list[RowError]] = {kind: [] for kind in OF_ROWS}
-    for error in errors:
-        of_kind[error.kind].append(error)
+    """The findings for errors in rows of a file; an unknown class is one item, however many rows name it."""
     findings = []
-    for kind, some in of_kind.items():
+    for kind, what in OF_ROWS.items():
+        some = [error for error in errors if error.kind == kind]
+        count = len({error.name for error in some}) if kind in ("conflicting labels", "leak") else len(some)
         if kind == "unknown class":
-            items = _unknown_classes(some)
+            rows, first = Counter(error.name for error in some), {error.name: error for error in reversed(some)}
+            text = {name: f"{first[name].source}: {name!r}, on {rows[name]} images{first[name].hint}" for name in rows}
+            items = [{"label": name, "images": rows[name], "text": text[name]} for name in rows]
+            count = len(items)
         elif kind == "missing image":
             items = [{"image": error.name, "text": f"{error.source}: {error.name}"} for error in some]
-        elif kind == "bad row":
-            items = [{"text": error.sentence} for error in some]
         else:
-            items = [{"images": [error.name], "text": error.sentence} for error in some]
-        count = len({error.name for error in some}) if kind in ("conflicting labels", "leak") else len(items)
-        findings += [Finding(kind, "serious", count, OF_ROWS[kind], items)] if items else []
+            about = [{"images": [error.name]} if kind != "bad row" else {} for error in some]
+            items = [{**which, "text": error.sentence} for which, error in zip(about, some, strict=True)]
+        findings += [Finding(kind, "serious", count, what, items)] if items else []
     return findings
-
-
-def _unknown_classes(errors: Sequence[RowError]) -> list[dict[str, Any]]:
-    """Each label once, with the number of rows that name it."""
-    rows, first = Counter(error.name for error in errors), {error.name: error for error in reversed(errors)}
-    told = {name: f"{first[name].source}: {name!r}, on {rows[name]} images{first[name].hint}" for name in rows}
-    return [{"label": name, "images": rows[name], "text": text} for name, text in told.items()]
