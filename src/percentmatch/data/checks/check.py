@@ -11,9 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from percentmatch.data.checks.classes import MOST_NAMES, alike_names, rare_classes
 from percentmatch.data.checks.duplicates import Group, Size, file_sizes, find_groups
-from percentmatch.data.checks.findings import LEVELS, Finding, found, of_rows
+from percentmatch.data.checks.findings import LEVELS, MOST_NAMES, Finding, alike_names, found, of_rows, rare_classes
 from percentmatch.data.checks.unlike import FEWEST, looks, unlike
 from percentmatch.data.divide import split_manifest
 from percentmatch.data.manifest import Manifest

@@ -39,7 +39,7 @@ class Facts:
 
 @contextmanager
 def new_cache_file(target: Path, what: str, room: str = "") -> Generator[Path]:
-    """A temporary name beside `target` to write to; what goes wrong is one sentence about `what` and the `room` it needs."""
+    """A temporary name beside `target` to write to; errors name `what` cannot be written and the `room` it needs."""
     try:
         target.parent.mkdir(parents=True, exist_ok=True)
         sweep(target.parent)
