@@ -263,9 +263,8 @@ def test_a_loader_shows_the_stream_in_its_order_and_in_one_form(pool: Path, accu
             assert torch.equal(part.images, other.images)
             assert torch.equal(part.targets, other.targets)
             assert part.strong.shape == other.strong.shape
-    assert (
-        not loader.pixels.stream._pending or max(loader.pixels.stream._pending)[0] < 9 * 8
-    )  # nothing after the last step
+    waiting = loader.pixels.stream._pending
+    assert not waiting or max(waiting)[0] < 9 * 8  # nothing after the last step
 
 
 def test_a_pool_of_another_size_is_refused(pool: Path) -> None:

@@ -58,10 +58,10 @@ def cannot_read(path: str | Path, reason: str) -> str:
     return f"cannot read image '{path}': {reason}"
 
 
-def decode(path: Path, size: int, frame: Frame, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+def decode(path: Path, size: int, frame: Frame) -> np.ndarray:
     """The image as RGB, turned as its EXIF says: (3, size, size) uint8. Pillow's warnings are not suppressed."""
     try:
-        return decode_in_thread(read(path), size, frame, max_pixels)
+        return decode_in_thread(read(path), size, frame)
     except BadImage as error:
         raise UserError(f"{cannot_read(path, str(error))}; replace it or take it out of the data") from error
 
@@ -124,19 +124,19 @@ def size_of(path: str | Path) -> tuple[int, int]:
         raise BadImage(DAMAGED) from error
 
 
-def decode_bytes(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+def decode_bytes(content: bytes, size: int, frame: Frame) -> np.ndarray:
     """As `decode`, of a file's content."""
     with warnings.catch_warnings(action="ignore"):
-        return decode_in_thread(content, size, frame, max_pixels)
+        return decode_in_thread(content, size, frame)
 
 
-def decode_in_thread(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+def decode_in_thread(content: bytes, size: int, frame: Frame) -> np.ndarray:
     """The same without suppressing Pillow's warnings, which no thread can do for itself alone."""
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if image.width * image.height > max_pixels:
-                size_now = f"{image.width} x {image.height}"
-                raise TooManyPixels(f"its {size_now} pixels are more than the {max_pixels:,} allowed")
+            if image.width * image.height > MAX_PIXELS:
+                sides = f"{image.width} x {image.height}"
+                raise TooManyPixels(f"its {sides} pixels are more than the {MAX_PIXELS:,} allowed")
             return square(image, size, frame)
     except BadImage:
         raise
@@ -144,7 +144,7 @@ def decode_in_thread(content: bytes, size: int, frame: Frame, max_pixels: int = 
         reason = _what_it_is(content)
         raise (BadImage if reason == DAMAGED else NoImage)(reason) from None
     except Image.DecompressionBombError as error:
-        raise TooManyPixels(f"it has more pixels than the {max_pixels:,} allowed") from error
+        raise TooManyPixels(f"it has more pixels than the {MAX_PIXELS:,} allowed") from error
     except MemoryError as error:
         raise BadImage("there is not enough memory to decode it") from error
     except Exception as error:
@@ -195,7 +195,7 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _what_it_is(content: bytes) -> str:
-    """Words for a file that is no image Pillow knows."""
+    """What a file is that Pillow does not know as an image, as a sentence."""
     start = content[:2048].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
     kinds = {
         "it is a Git LFS pointer, not the image (run 'git lfs pull')": start.startswith(b"version https://git-lfs"),
