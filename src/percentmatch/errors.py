@@ -24,18 +24,17 @@ class Diverged(UserError):
 def did_you_mean(name: str, choices: Iterable[str]) -> str:
     """`; did you mean 'clip_grad'?` if some choice is close to `name`, else the list of choices."""
     known = sorted(choices)
-    short = [each for each in known if len(each) <= LISTED]
+    short = [choice for choice in known if len(choice) <= LISTED]
     close = get_close_matches(name, short, n=1, cutoff=0.6) if len(name) <= LISTED else []
-    more = f" and {len(known) - LISTED} more" if len(known) > LISTED else ""
-    return f"; did you mean '{close[0]}'?" if close else f"; choose from: {', '.join(known[:LISTED])}{more}"
+    return f"; did you mean '{close[0]}'?" if close else f"; choose from: {several(known)}"
 
 
 def several(names: Sequence[str], most: int = LISTED) -> str:
-    """Names one after the other, at most so many."""
+    """The names in one line; of more than `most`, the first ones and how many more there are."""
     more = f" and {len(names) - most:,} more" if len(names) > most else ""
     return ", ".join(names[:most]) + more
 
 
 def visible(text: str) -> str:
-    """The text with its control characters spelt out, so that no name of a file or class steers a terminal."""
+    """The text with control characters written as escapes, so that no name of a file or class steers a terminal."""
     return UNSEEN.sub(lambda found: found[0].encode("unicode_escape").decode(), text)

@@ -1,6 +1,6 @@
 """Reading files of unknown origin: plain ones of bounded size, archives that do not swell, YAML and JSON as they are.
 
-And the one way to write: whole files or none. A file is written under a new name beside its place and moved there.
+And the one way to write: whole files or none. A file is written under a temporary name in the same folder and renamed.
 """
 
 import contextlib
@@ -69,21 +69,10 @@ class _Loader(yaml.SafeLoader):
             raise yaml.constructor.ConstructorError(None, None, "aliases (*name) are not read; write it out", mark)
         return super().compose_node(parent, index)
 
-    def construct_yaml_int(self, node: yaml.ScalarNode) -> int:
-        return super().construct_yaml_int(_short(node))
-
-    def construct_yaml_float(self, node: yaml.ScalarNode) -> float:
-        return super().construct_yaml_float(_short(node))
-
-
-def _short(node: yaml.ScalarNode) -> yaml.ScalarNode:
-    if len(node.value) > LONGEST_NUMBER:
-        raise yaml.constructor.ConstructorError(None, None, "this number is too long", node.start_mark)
-    return node
-
-
-_Loader.add_constructor("tag:yaml.org,2002:int", _Loader.construct_yaml_int)
-_Loader.add_constructor("tag:yaml.org,2002:float", _Loader.construct_yaml_float)
+    def construct_scalar(self, node: Any) -> Any:
+        if node.tag.endswith((":int", ":float")) and len(node.value) > LONGEST_NUMBER:
+            raise yaml.constructor.ConstructorError(None, None, "this number is too long", node.start_mark)
+        return super().construct_scalar(node)
 
 
 def parse_yaml(text: str, what: str) -> Any:
@@ -127,15 +116,14 @@ def refuse_constant(name: str) -> None:
 
 def cannot_write(path: Path, error: OSError) -> UserError:
     full = error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
-    advice = "make room" if full else "check the path and its permissions"
+    advice = f"{'make room' if full else 'check the path and its permissions'} and run the command again"
     return UserError(
-        f"cannot write '{path}': {error.strerror or error}; what was there before is kept, {advice} and run the "
-        "command again (a run that had begun goes on with --resume)"
+        f"cannot write '{path}': {error.strerror or error}; what was there is kept: {advice} (--resume continues a run)"
     )
 
 
 def beside(path: Path) -> Path:
-    """A new name for what will take the place of `path`, which nobody can guess: two writers never share a file."""
+    """A temporary name in the folder of `path`, which nobody can guess: two writers never share a file."""
     return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
 
 
@@ -146,22 +134,31 @@ def is_part(path: Path) -> bool:
 
 def sweep(folder: Path, *, older: float = LEFT_BEHIND) -> None:
     """Remove what killed writers left: files not written to for `older` seconds, whose process is gone."""
-    for part in folder.glob(".*.part"):
-        found = PART.fullmatch(part.name)
+    for path in folder.glob(".*.part"):
         with contextlib.suppress(OSError):
-            if found and time.time() - part.lstat().st_mtime >= older and not Path(f"/proc/{found[1]}").exists():
-                part.unlink()
+            found = PART.fullmatch(path.name)
+            if found and time.time() - path.lstat().st_mtime >= older and not Path(f"/proc/{found[1]}").exists():
+                path.unlink()
 
 
 @contextlib.contextmanager
 def new_part(path: Path) -> Generator[Path]:
     """A new name beside `path` to write to; whatever is left there when the block ends is removed."""
-    part = beside(path)
+    temporary = beside(path)
     try:
-        yield part
+        yield temporary
     finally:
         with contextlib.suppress(OSError):
-            part.unlink(missing_ok=True)
+            temporary.unlink()
+
+
+@contextlib.contextmanager
+def written_out(path: Path, mode: str, **how: Any) -> Generator[IO[Any]]:
+    """An open file that the disk has when the block ends."""
+    with open(path, mode, **how) as file:
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
 
 
 @contextlib.contextmanager
@@ -172,14 +169,12 @@ def replacing(path: Path, previous: Path | None = None) -> Generator[IO[bytes]]:
     moves it may be `previous`.
     """
     try:
-        with new_part(path) as part:
-            with open(part, "xb") as file:
+        with new_part(path) as temporary:
+            with written_out(temporary, "xb") as file:
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
             if previous and path.exists():
                 os.replace(path, previous)
-            os.replace(part, path)
+            os.replace(temporary, path)
             folder = os.open(path.parent, os.O_RDONLY)
             try:
                 os.fsync(folder)  # the move itself survives a power cut
@@ -214,12 +209,10 @@ def replacing_named(path: Path) -> Generator[IO[str]]:
             with open(path, "w", encoding="utf-8", newline="") as file:
                 yield file
             return
-        with new_part(real) as part:
-            with open(part, "x", encoding="utf-8", newline="") as file:
+        with new_part(real) as temporary:
+            with written_out(temporary, "x", encoding="utf-8", newline="") as file:
                 yield file
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(part, real)
+            os.replace(temporary, real)
     except OSError as error:
         raise cannot_write(path, error) from error
 

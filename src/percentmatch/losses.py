@@ -23,9 +23,7 @@ def asymmetric_loss(
     log_not_p = not_p.log() if clip > 0 else F.logsigmoid(-logits)
     log_likelihood = targets * F.logsigmoid(logits) + (1 - targets) * log_not_p
     with torch.no_grad():
-        positive_focus = (1 - probability) ** gamma_positive
-        negative_focus = (1 - not_p) ** gamma_negative
-        focus = targets * positive_focus + (1 - targets) * negative_focus
+        focus = targets * (1 - probability) ** gamma_positive + (1 - targets) * (1 - not_p) ** gamma_negative
     return -focus * log_likelihood
 
 
@@ -41,9 +39,7 @@ def cross_entropy(logits: Tensor, targets: Tensor) -> Tensor:
 
 def mean_over_images(loss: Tensor, pair_weights: Tensor | None = None) -> Tensor:
     """Sum over classes, mean over images (Eqs. 2 and 7): (n, c) -> ()."""
-    if pair_weights is not None:
-        loss = loss * pair_weights
-    return loss.sum(dim=1).mean()
+    return (loss if pair_weights is None else loss * pair_weights).sum(dim=1).mean()
 
 
 LOSSES: dict[str, Loss] = {"asl": asymmetric_loss, "bce": binary_cross_entropy, "ce": cross_entropy}

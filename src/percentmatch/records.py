@@ -1,4 +1,4 @@
-"""The records that travel between the rooms.
+"""The records that modules pass to each other.
 
 Axes: b labeled images of a batch, u unlabeled images of a batch, c classes, k histogram bins, h w pixels.
 
@@ -65,7 +65,7 @@ class Scores:
 
 @dataclass(frozen=True)
 class PseudoLabels:
-    """What a labeler answers. A pair (image, class) counts with `mask * weights`."""
+    """What a labeler returns. A pair (image, class) counts with `mask * weights`."""
 
     targets: Tensor  # (u, c) p~
     mask: Tensor  # (u, c) g
@@ -125,17 +125,17 @@ class Facts:
 
     @property
     def prevalence(self) -> Tensor:
-        """Share of the known labels of each class that are positive (pi); 0 for a class never labeled."""
+        """Fraction of the known labels of each class that are positive (pi); 0 for a class never labeled."""
         return self.positive_counts / self.known_counts.clamp(min=1)  # (c,)
 
     def prior_logits(self, task: Task) -> Tensor:
-        """What somebody says who knows no image, only how often each class was labeled (as if once more, each way)."""
-        share = (self.positive_counts + 1) / (self.known_counts + 2)
-        return share.logit() if task == "multi-label" else share.log()  # (c,)
+        """Logits that predict the prevalence of each class, with one positive and one negative added."""
+        smoothed = (self.positive_counts + 1) / (self.known_counts + 2)
+        return smoothed.logit() if task == "multi-label" else smoothed.log()  # (c,)
 
     @property
     def negative_ratio(self) -> Tensor:
-        """Share of the known labels of each class that are negative; 1 for a class never labeled."""
+        """Fraction of the known labels of each class that are negative; 1 for a class never labeled."""
         return 1 - self.prevalence  # (c,)
 
     @property

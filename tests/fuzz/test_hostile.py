@@ -16,7 +16,7 @@ from worlds import CARD, Bomb, Reader, inside, limited, make_world, picture
 
 from percentmatch.cli.main import main
 from percentmatch.data import read_labels, read_voc, unlabeled_manifest
-from percentmatch.data.checks.class_names import _alike
+from percentmatch.data.checks.findings import _alike
 from percentmatch.data.pixels.decode import BadImage, decode, size_of
 from percentmatch.data.readers.folder import read_folder
 from percentmatch.data.readers.table import RISKY, read_table

@@ -16,8 +16,8 @@ from percentmatch.cli.data import _embedder
 from percentmatch.cli.main import main
 from percentmatch.data import Images
 from percentmatch.data.checks.check import check_data
-from percentmatch.data.checks.near_duplicates import near_pairs, sketch
-from percentmatch.data.checks.rare_classes import needed
+from percentmatch.data.checks.duplicates import near_pairs
+from percentmatch.data.checks.findings import needed
 from percentmatch.data.checks.unlike import looks, unlike
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.settings.config import DataSettings
@@ -142,26 +142,26 @@ def test_near_duplicates_are_found_and_nothing_else(
     changed = [change(picture(scenes, row)).resize((SIZE, SIZE)) for row in range(60)]
     pixels = torch.stack([torch.from_numpy(np.asarray(image).copy()).permute(2, 0, 1) for image in changed])
     for both, apart in ((torch.cat([scenes.pixels, pixels]), 200), (torch.cat([pixels, scenes.pixels]), 60)):
-        pairs = {(one, other) for one, other, _ in near_pairs(sketch(both, range(len(both))))}
+        pairs = {(one, other) for one, other, _ in near_pairs(both, range(len(both)))}
         assert pairs <= {(row, apart + row) for row in range(60)}
         assert len(pairs) >= 59
 
 
 def test_scenes_have_no_near_duplicates_nor_have_flat_pictures() -> None:
     several = draw_scenes(400, size=64)
-    assert near_pairs(sketch(several.pixels, range(400))) == []
+    assert near_pairs(several.pixels, range(400)) == []
     grey = torch.arange(100, 140, 4).view(10, 1, 1, 1).repeat(1, 3, 64, 64).byte()
     grey[:, :, :32] += 1  # the same faint outline
-    assert near_pairs(sketch(grey, range(10))) == []
-    assert near_pairs(sketch(several.pixels, [3])) == []
+    assert near_pairs(grey, range(10)) == []
+    assert near_pairs(several.pixels, [3]) == []
 
 
 def test_the_search_in_blocks_equals_that_in_one(monkeypatch: pytest.MonkeyPatch, scenes: Images) -> None:
-    both = sketch(torch.cat([scenes.pixels, scenes.pixels.flip(0)]), range(400))
-    whole = near_pairs(both)
+    both = torch.cat([scenes.pixels, scenes.pixels.flip(0)])
+    whole = near_pairs(both, range(400))
     assert {(one, other) for one, other, _ in whole} >= {(row, 399 - row) for row in range(200)}
-    monkeypatch.setattr("percentmatch.data.checks.near_duplicates.MATRIX", 400 * 7)
-    assert near_pairs(both) == whole
+    monkeypatch.setattr("percentmatch.data.checks.duplicates.MATRIX", 400 * 7)
+    assert near_pairs(both, range(400)) == whole
 
 
 def test_leaks_between_parts(photos: Photos) -> None:
@@ -335,14 +335,14 @@ def test_unlabeled_images_that_differ_as_a_whole() -> None:
     known = looks(draw_scenes(100, size=64).pixels)
     same = looks(draw_scenes(100, size=64, first=100).pixels)
     other = looks(255 - draw_scenes(100, size=64, first=200).pixels)
-    assert unlike(known, same, whiten=True).share < 0.2
-    assert unlike(known, other, whiten=True).share > 0.35
+    assert unlike(known, same, whiten=True)[1] < 0.2
+    assert unlike(known, other, whiten=True)[1] > 0.35
 
 
 def test_the_distance_is_that_to_the_nearest_of_the_other_half() -> None:
     """On a line, without whitening: both halves of 0, 1, ..., 99 are spread alike, so 50 is usual and 1000 is not."""
     labeled = torch.arange(100.0)[:, None]
-    ratio = unlike(labeled, torch.tensor([[50.0], [110.0], [1000.0]]), whiten=False).ratio
+    ratio = unlike(labeled, torch.tensor([[50.0], [110.0], [1000.0]]), whiten=False)[0]
     assert ratio[0] < 0.5
     assert ratio[0] < ratio[1] < ratio[2]
     assert ratio[2] > 10

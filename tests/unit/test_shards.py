@@ -8,6 +8,7 @@ import shutil
 import tarfile
 from dataclasses import replace
 from pathlib import Path
+from typing import IO
 
 import pytest
 import torch
@@ -133,15 +134,15 @@ def test_a_shard_that_is_missing_or_cut_is_named_or_skipped(tmp_path: Path) -> N
 
 
 def test_a_fault_of_the_storage_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    place, cache, real = str(write_pool(tmp_path / "pool", [3, 3])), tmp_path / "cache", os.open
+    place, cache, real = str(write_pool(tmp_path / "pool", [3, 3])), tmp_path / "cache", open
 
-    def fails(path: str, *more: int) -> int:
+    def fails(path: str, *more: object, **how: object) -> IO[bytes]:
         if str(path).endswith("shard-001.tar"):
             raise OSError(5, "Input/output error")
-        return real(path, *more)
+        return real(path, *more, **how)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shards.os, "open", fails)
+        patch.setattr(shards, "open", fails, raising=False)
         with pytest.raises(UserError, match=r"shard-001\.tar': input/output error"):
             open_shards(place, cache=cache)
     assert open_shards(place, cache=cache).counts.tolist() == [3, 3]

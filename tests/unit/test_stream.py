@@ -97,7 +97,7 @@ def test_the_pixels_are_those_of_the_files_whatever_is_fetched_ahead(tmp_path: P
         rows = stream.rows(start, 6, ahead=[start + 6, start + 12])
         assert rows.dtype == torch.uint8
         assert torch.equal(rows, torch.from_numpy(np.stack([expected[place] for place in stream.places(start, 6)])))
-        assert len(stream._asked) == 2
+        assert len(stream._pending) == 2
     assert torch.equal(make(tmp_path / "pool", size=16, frame="center", buffer=10).rows(9, 6), rows)
 
 
@@ -188,7 +188,7 @@ def test_skipped_images_are_replaced_by_others_the_same_way_each_time(tmp_path: 
 def test_bad_images_of_a_good_shard(tmp_path: Path) -> None:
     members = {f"{number}.png": picture(number) for number in range(12)} | {"5.png": b"no image at all", "7.png": b""}
     write_tar(tmp_path / "pool" / "a.tar", members)
-    with pytest.raises(UserError, match=r"a\.tar': cannot read the image '(5|7)\.png': it is .*; put it in order"):
+    with pytest.raises(UserError, match=r"a\.tar': cannot read the image '(5|7)\.png': it is .*; repair it"):
         make(tmp_path / "pool").rows(0, 12)
     said = []
     stream = make(tmp_path / "pool", skip_bad=True, say=said.append)
@@ -215,7 +215,7 @@ def test_after_an_error_nothing_is_left_to_wait_for(tmp_path: Path, monkeypatch:
     while (alive := mine()) and time.monotonic() - began < 3:
         time.sleep(0.01)
     assert not alive
-    assert not stream._asked
+    assert not stream._pending
 
 
 def test_few_files_are_open_at_a_time(tmp_path: Path) -> None:
@@ -263,7 +263,8 @@ def test_a_loader_shows_the_stream_in_its_order_and_in_one_form(pool: Path, accu
             assert torch.equal(part.images, other.images)
             assert torch.equal(part.targets, other.targets)
             assert part.strong.shape == other.strong.shape
-    assert not loader.pixels.stream._asked or max(loader.pixels.stream._asked)[0] < 9 * 8  # nothing after the last step
+    waiting = loader.pixels.stream._pending
+    assert not waiting or max(waiting)[0] < 9 * 8  # nothing after the last step
 
 
 def test_a_pool_of_another_size_is_refused(pool: Path) -> None:

@@ -2,7 +2,7 @@
 
 import signal
 import threading
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import ClassVar
 
 
@@ -15,7 +15,7 @@ class Stopped(BaseException):
 
 
 class StopRequest:
-    """While active, `number` is the signal that came, or None. Of a grid's and its run's, each hears of it."""
+    """While active, `number` is the signal that came, or None; where several are active, each gets the signal."""
 
     active: ClassVar[list["StopRequest"]] = []
 
@@ -24,23 +24,21 @@ class StopRequest:
         self.before: dict[int, object] = {}
 
     def __enter__(self) -> "StopRequest":
-        self.number = next((each.number for each in self.active if each.number), None)
+        self.number = next((request.number for request in self.active if request.number), None)
         self.active.append(self)
-        here = threading.current_thread() is threading.main_thread()  # elsewhere Python takes no handlers
-        for number in (signal.SIGINT, signal.SIGTERM) if here and not self.number else ():
+        main = threading.current_thread() is threading.main_thread()  # other threads cannot set handlers
+        for number in (signal.SIGINT, signal.SIGTERM) if main and not self.number else ():
             self.before[number] = signal.signal(number, self._ask)
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.active.remove(self)
         self._restore()
 
     def _ask(self, number: int, frame: FrameType | None) -> None:
-        for each in reversed(self.active):  # the innermost first, so that what was there before all comes back
-            each.number = number
-            each._restore()
+        for request in reversed(self.active):  # the innermost first, so that the first handlers come back
+            request.number = number
+            request._restore()
 
     def _restore(self) -> None:
         for number, handler in self.before.items():

@@ -13,6 +13,10 @@ from percentmatch.errors import visible
 MOST_ROWS = 1000
 MOST_ITEMS = 5  # of a finding
 WIDE = 160  # columns of a table that goes to a file or another program
+STATISTICS = {
+    "mean number of labels per image": "cardinality",
+    "imbalance ratio (most frequent class / least frequent class)": "imbalance_ratio",
+}
 
 
 def percent(value: float | None) -> str:
@@ -25,7 +29,7 @@ def points(difference: float) -> str:
 
 
 def cell(name: str) -> str:
-    """The name of a class or file in a table: no part of it is read as markup, or steers the terminal."""
+    """The name of a class or file in a table: nothing in it is read as markup, or steers the terminal."""
     return escape(visible(name))
 
 
@@ -43,28 +47,27 @@ def show(table: Table) -> None:
 
 
 def first(classes: dict[str, Any]) -> list[tuple[str, Any]]:
-    """The classes that a table shows; says so where they are not all."""
+    """The classes that a table shows; prints how many there are where they are not all."""
     if len(classes) > MOST_ROWS:
         print(f"the first {MOST_ROWS} of {len(classes):,} classes:")
     return list(classes.items())[:MOST_ROWS]
 
 
 def show_stats(facts: dict[str, Any]) -> None:
-    """What `describe` counted; of the pairs of classes, the ten that are seen together most often."""
-    parts = ", ".join(f"{count:,} {part or 'of no part'}" for part, count in facts["parts"].items())
-    parts = f" ({parts})" if set(facts["parts"]) != {""} else ""
-    print(f"{facts['images']:,} images{parts}, {facts['labeled_images']:,} with labels")
-    for name, key in (("labels an image", "cardinality"), ("most over least frequent class", "imbalance_ratio")):
+    """Print what `describe` counted; of the pairs of classes, the ten that are seen together most often."""
+    named = {subset or "not assigned to train, validation or test": count for subset, count in facts["parts"].items()}
+    subsets = ", ".join(f"{count:,} {name}" for name, count in named.items())
+    subsets = f" ({subsets})" if set(facts["parts"]) != {""} else ""
+    print(f"{facts['images']:,} images{subsets}, {facts['labeled_images']:,} with labels")
+    for name, key in STATISTICS.items():
         print(f"{name}: {facts[key]:.3f}" if facts[key] is not None else f"{name}: n/a")
     table = figures("class", "prevalence, %", "positives", "negatives", "difficult", "unknown")
     for name, row in first(facts["classes"]):
         counts = (f"{row[key]:,}" for key in ("positives", "negatives", "difficult", "unknown"))
         table.add_row(cell(name), percent(row["prevalence"]), *counts)
     show(table)
-    names, together = list(facts["classes"]), facts["co_occurrence"]
-    if together is None:  # too many classes
-        return
-    pairs = [(together[a][b], a, b) for a in range(len(names)) for b in range(a) if together[a][b]]
+    names, together = list(facts["classes"]), facts["co_occurrence"] or ()  # None of too many classes
+    pairs = [(together[a][b], a, b) for a in range(len(together)) for b in range(a) if together[a][b]]
     if pairs:
         print("\nMost often together:")
     for count, a, b in sorted(pairs, reverse=True)[:10]:

@@ -1,4 +1,4 @@
-"""Where the work is done, and how data gets there without waiting."""
+"""The device that computes, and how data gets there without waiting."""
 
 import os
 
@@ -53,17 +53,17 @@ class Sender:
     def __init__(self, device: torch.device) -> None:
         self.device = device
         self.buffers: list[tuple[Tensor, Tensor, torch.cuda.Event]] = []  # pinned; on the device; when it was used
-        self.turn = 0
+        self.sent = 0
 
     def send(self, drawn: dict[str, Tensor]) -> dict[str, Tensor]:
         if self.device.type != "cuda":
             return drawn
         if not self.buffers:
             self._prepare(drawn)
-        pinned, staged, used = self.buffers[self.turn % AHEAD]
-        self.turn += 1
+        pinned, staged, used = self.buffers[self.sent % AHEAD]
+        self.sent += 1
         used.synchronize()  # of some steps ago: this only keeps the host from running too far ahead
-        for name, (start, end) in self.places.items():
+        for name, (start, end) in self.spans.items():
             pinned[start:end].copy_(drawn[name].contiguous().flatten().view(torch.uint8))
         here = torch.cuda.current_stream(self.device)
         with torch.cuda.stream(self.stream):
@@ -74,11 +74,11 @@ class Sender:
         return self.views
 
     def _prepare(self, drawn: dict[str, Tensor]) -> None:
-        self.places, end = {}, 0
+        self.spans, end = {}, 0
         for name, value in drawn.items():
             start = -(-end // ALIGNED) * ALIGNED
             end = start + value.numel() * value.element_size()
-            self.places[name] = start, end
+            self.spans[name] = start, end
         self.stream = torch.cuda.Stream(self.device)
         end = -(-end // ALIGNED) * ALIGNED
         self.target, *staged = torch.empty(1 + AHEAD, end, dtype=torch.uint8, device=self.device)
@@ -87,5 +87,5 @@ class Sender:
         self.buffers = [(*pair, torch.cuda.Event()) for pair in zip(pinned, staged, strict=True)]
         self.views = {
             name: self.target[start:end].view(drawn[name].dtype).view(drawn[name].shape)
-            for name, (start, end) in self.places.items()
+            for name, (start, end) in self.spans.items()
         }

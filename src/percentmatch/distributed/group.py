@@ -1,4 +1,4 @@
-"""The few things ranks say to each other. Without an initialised process group each is the identity."""
+"""Communication between ranks. Without an initialised process group every function returns its input."""
 
 import contextlib
 import hashlib
@@ -6,6 +6,7 @@ import os
 import warnings
 from collections.abc import Generator, Mapping, Sequence
 from datetime import timedelta
+from functools import reduce
 from itertools import count
 from typing import Any
 
@@ -35,9 +36,9 @@ def joined() -> Generator[None]:
         store = dist.PrefixStore(f"{restarts()}.{next(_joins)}", store)  # where no address of an earlier group is left
         dist.init_process_group(backend, timeout=PATIENCE, store=store, rank=number, world_size=size)
     except dist.DistError as error:
-        place = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
+        address = ":".join(os.environ.get(name, "?") for name in ("MASTER_ADDR", "MASTER_PORT"))
         reason = next(iter(str(error).splitlines()), type(error).__name__)
-        raise UserError(f"the processes cannot meet at {place} ({reason}); choose another MASTER_PORT") from error
+        raise UserError(f"the processes cannot meet at {address} ({reason}); choose another MASTER_PORT") from error
     try:
         yield
     finally:
@@ -66,32 +67,25 @@ def check_same_on_all(facts: Mapping[str, object]) -> None:
     if not is_distributed():
         return
     digests = [hashlib.blake2b(repr(value).encode(), digest_size=7).digest() for value in facts.values()]
-    found = gather_rows(torch.tensor([[int.from_bytes(each) for each in digests]]))  # (ranks, facts)
-    differ = [name for name, column in zip(facts, found.T, strict=True) if (column != column[0]).any()]
+    found = gather_rows(torch.tensor([[int.from_bytes(digest) for digest in digests]]))  # (ranks, facts)
+    differ = ", ".join(name for name, column in zip(facts, found.T, strict=True) if (column != column[0]).any())
     if differ:
-        raise UserError(
-            f"the processes of this run differ in {', '.join(differ)}; start them with the same command, data and code"
-        )
+        raise UserError(f"the processes of this run differ in {differ}; give all the same command, data and code")
 
 
 def wait_for_all() -> None:
-    """Until every rank has come so far."""
-    if is_distributed():
-        dist.all_reduce(torch.zeros(()))
+    """Return when every rank has called this."""
+    sum_over_ranks(torch.zeros(()))
 
 
 def any_rank(number: int | None) -> int:
     """The largest number that any rank has, on every rank; 0 if none has one. Ranks wait for each other here."""
-    if not is_distributed():
-        return number or 0
-    found = torch.tensor(number or 0)
-    dist.all_reduce(found, op=dist.ReduceOp.MAX)
-    return int(found)
+    return int(_reduce(torch.tensor(number or 0), "MAX"))
 
 
 @contextlib.contextmanager
 def first_on_each_machine() -> Generator[None]:
-    """The first rank of each machine goes through the block before its others do."""
+    """The first rank of each machine runs the block before the others on that machine do."""
     waits = launched().local_rank > 0
     if waits:
         wait_for_all()
@@ -102,9 +96,13 @@ def first_on_each_machine() -> Generator[None]:
 
 def sum_over_ranks(values: Tensor) -> Tensor:
     """The sum of `values` over all ranks, on every rank; no gradient flows through it."""
+    return _reduce(values, "SUM")
+
+
+def _reduce(values: Tensor, operation: str) -> Tensor:
     if is_distributed():
         values = values.clone()
-        dist.all_reduce(values)
+        dist.all_reduce(values, op=getattr(dist.ReduceOp, operation))
     return values
 
 
@@ -130,18 +128,15 @@ class _Sum(torch.autograd.Function):
 
 def least_over_ranks(values: Tensor) -> Tensor:
     """The elementwise minimum over all ranks, on every rank."""
-    if is_distributed():
-        values = values.clone()
-        dist.all_reduce(values, op=dist.ReduceOp.MIN)
-    return values
+    return _reduce(values, "MIN")
 
 
 def gather_rows(rows: Tensor) -> Tensor:
     """The rows (n, ...) of all ranks, on every rank in the order of ranks; each rank must hold equally many."""
     if is_distributed():
-        parts = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
-        dist.all_gather(parts, rows.contiguous())
-        rows = torch.cat(parts)
+        received = [torch.empty_like(rows) for _ in range(dist.get_world_size())]
+        dist.all_gather(received, rows.contiguous())
+        rows = torch.cat(received)
     return rows
 
 
@@ -151,7 +146,7 @@ def gather_with_gradient(rows: Tensor) -> Tensor:
 
 
 def averaging(model: nn.Module) -> nn.Module:
-    """The model as a step calls it: with several ranks its gradients are their mean, and buffers are its own."""
+    """The model as a step calls it: with several ranks, gradients are averaged over them and buffers are not."""
     if not is_distributed():
         return model
     with warnings.catch_warnings(action="ignore", category=FutureWarning):  # of a name that torch 2.11 lacks
@@ -188,46 +183,43 @@ def average_buffers(model: nn.Module) -> None:
     """Give all ranks the mean of their moving statistics, which each learns from its own images."""
     buffers = [buffer for buffer in model.buffers() if buffer.is_floating_point()]
     if is_distributed() and buffers:
-        vector_to_parameters(sum_over_ranks(parameters_to_vector(buffers)) / num_ranks(), buffers)
+        vector_to_parameters(mean_over_ranks(parameters_to_vector(buffers)), buffers)
 
 
 def forget_parts(module: nn.Module) -> None:
-    """Drop what a step that broke off left of its batch, here and in the modules below."""
-    for each in module.modules():
-        for parts in vars(each).values():
-            if isinstance(parts, StepSums | StepRows):
-                parts.forget()
+    """Drop what an interrupted step collected from its batch, here and in the modules below."""
+    for part in (value for below in module.modules() for value in vars(below).values()):
+        if isinstance(part, _StepParts):
+            part.waiting.clear()
 
 
-class StepSums:
-    """Sums over a step's whole batch, which may come in parts and on several ranks."""
+class _StepParts:
+    """A step's whole batch, which may come in parts and on several ranks."""
 
     def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._waiting: Tensor | None = None  # of a batch whose last part is still to come: never between steps
+        self.waiting: list[Tensor] = []  # parts of a batch whose last one is still to come: empty between steps
 
     def add(self, values: Tensor, *, last: bool = True) -> Tensor | None:
-        """Add a part; the sum over all parts and ranks when the last is there, None before."""
-        values = values.detach() if self._waiting is None else values.detach() + self._waiting
-        self._waiting = None if last else values
-        return sum_over_ranks(values) if last else None
-
-
-class StepRows:
-    """Rows of a step's whole batch, which may come in parts and on several ranks."""
-
-    def __init__(self) -> None:
-        self.forget()
-
-    def forget(self) -> None:
-        self._waiting: list[Tensor] = []  # of a batch whose last part is still to come: empty between steps
-
-    def add(self, rows: Tensor, *, last: bool = True) -> Tensor | None:
-        """Add a part (n, ...); the rows of all parts and ranks when the last is there, None before."""
-        self._waiting.append(rows.detach())
+        """Add a part; the result over all parts and ranks when the last is there, None before."""
+        self.waiting.append(values.detach())
         if not last:
             return None
-        rows, self._waiting = torch.cat(self._waiting), []
-        return gather_rows(rows)
+        parts, self.waiting = self.waiting, []
+        return self._join(parts)
+
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        raise NotImplementedError
+
+
+class StepSums(_StepParts):
+    """Sums over a step's whole batch, which may come in parts and on several ranks."""
+
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        return sum_over_ranks(reduce(torch.add, parts))
+
+
+class StepRows(_StepParts):
+    """Rows (n, ...) of a step's whole batch, which may come in parts and on several ranks."""
+
+    def _join(self, parts: list[Tensor]) -> Tensor:
+        return gather_rows(torch.cat(parts))

@@ -13,8 +13,8 @@ def share_norms(model: nn.Module, *, on_gpu: bool) -> None:
     if on_gpu:
         convert_sync_batchnorm(model)
         return
-    for norm in [each for each in model.modules() if type(each) in SHARED]:
-        norm.__class__ = SHARED[type(norm)]
+    for module in model.modules():
+        module.__class__ = SHARED.get(type(module), type(module))
 
 
 class SharedNorm(BatchNorm):
@@ -40,20 +40,20 @@ SHARED: dict[type[nn.Module], type[nn.Module]] = {
 
 def _normalise(norm: BatchNorm, values: Tensor) -> Tensor:
     """Values (n, c, ...), equally many on each rank, by the mean and variance of all."""
-    kept_mean, kept_variance, momentum = norm.running_mean, norm.running_var, norm.momentum
+    running_mean, running_var, momentum = norm.running_mean, norm.running_var, norm.momentum
     if not norm.training:
-        return F.batch_norm(values, kept_mean, kept_variance, norm.weight, norm.bias, eps=norm.eps)
+        return F.batch_norm(values, running_mean, running_var, norm.weight, norm.bias, eps=norm.eps)
     values = values.to(promote_types(values.dtype, float32))  # as bfloat16, means would be coarse
     axes = [axis for axis in range(values.ndim) if axis != 1]
     mean = sum_with_gradient(values.mean(axes, keepdim=True)) / num_ranks()  # (1, c, ...)
-    apart = values - mean
-    variance = sum_with_gradient(apart.square().mean(axes, keepdim=True)) / num_ranks()
-    if kept_mean is not None and kept_variance is not None and momentum is not None:
+    centred = values - mean
+    variance = sum_with_gradient(centred.square().mean(axes, keepdim=True)) / num_ranks()
+    if running_mean is not None and running_var is not None and momentum is not None:
         count = values.numel() // values.shape[1] * num_ranks()
         with no_grad():
-            kept_mean.lerp_(mean.flatten(), momentum)
-            kept_variance.lerp_(variance.flatten() * (count / (count - 1)), momentum)
+            running_mean.lerp_(mean.flatten(), momentum)
+            running_var.lerp_(variance.flatten() * (count / (count - 1)), momentum)
             if norm.num_batches_tracked is not None:
                 norm.num_batches_tracked.add_(1)
-    normal = apart * (variance + norm.eps).rsqrt()
+    normal = centred * (variance + norm.eps).rsqrt()
     return normal * norm.weight.view_as(mean) + norm.bias.view_as(mean) if norm.affine else normal

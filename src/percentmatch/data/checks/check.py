@@ -4,16 +4,15 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from itertools import compress
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from percentmatch.data.checks.class_names import MOST_NAMES, alike_names
 from percentmatch.data.checks.duplicates import Group, Size, file_sizes, find_groups
-from percentmatch.data.checks.findings import LEVELS, Finding, found, of_rows
-from percentmatch.data.checks.rare_classes import rare_classes
+from percentmatch.data.checks.findings import LEVELS, MOST_NAMES, Finding, alike_names, found, of_rows, rare_classes
 from percentmatch.data.checks.unlike import FEWEST, looks, unlike
 from percentmatch.data.divide import split_manifest
 from percentmatch.data.manifest import Manifest
@@ -28,14 +27,9 @@ from percentmatch.settings.config import DataSettings
 
 SIDE = 64  # of the squares that images are compared at
 TINY, LONG, BLANK = 32, 5, 2  # pixels of a side; longer side over shorter; spread of the 256 levels of a colour
-SHARE = 0.2  # of the unlabeled images beyond the usual, above which they are unlike the labeled ones as a whole
 CHUNK = 256  # images described at a time
 Describe = Callable[[Tensor], Tensor]  # images (n, 3, size, size) uint8 -> (n, d)
 Counting = Callable[[str], AbstractContextManager[Progress]]
-
-
-def _silent(_: str) -> AbstractContextManager[Progress]:
-    return nullcontext(lambda done, total: None)
 
 
 def check_data(
@@ -43,7 +37,7 @@ def check_data(
     *,
     embed: Describe | None = None,
     size: int = SIDE,
-    counting: Counting = _silent,
+    counting: Counting = lambda what: nullcontext(lambda done, total: None),
     say: Say = print_to_stderr,
 ) -> dict[str, Any]:
     """All findings, as JSON values; what is `serious` would stop or spoil training or scores.
@@ -53,10 +47,10 @@ def check_data(
     """
     settings = detected(settings)
     errors: list[RowError] = []
-    any_number = replace(settings, task="multi-label")  # images with too many labels are a finding
-    source = open_data(any_number, say=say, report=errors.append)
+    # as multi-label data, so that images with too many labels are a finding, not an error
+    source = open_data(replace(settings, task="multi-label"), say=say, report=errors.append)
     if source.shards:
-        say(f"not looked at: {len(source.shards):,} unlabeled images in shards, which are streamed in training")
+        say(f"not checked: {len(source.shards):,} unlabeled images in shards, which are streamed in training")
     manifest = source.images
     findings = of_rows(errors) + alike_names(manifest)
     if names := class_list(settings):
@@ -80,17 +74,17 @@ def check_data(
     sizes = file_sizes(manifest.paths, [row for row in range(len(manifest)) if row not in cached.bad])
     with counting("comparing images") as progress:
         groups = find_groups(manifest.paths, cached.pixels, sizes, progress=progress)
-    findings += _twins(manifest, groups, _subsets(manifest, split))
-    more, left = _strangers(manifest, cached.pixels, sizes, embed, counting)
+    findings += _duplicates(manifest, groups, _subsets(manifest, split))
+    more, not_checked = _unlike_labeled(manifest, cached.pixels, sizes, embed, counting)
     if len(manifest.class_names) > MOST_NAMES:
-        left.append(f"class names that look like another one misspelt: there are more than {MOST_NAMES:,}")
+        not_checked.append(f"class names that look like another one misspelt: there are more than {MOST_NAMES:,}")
     findings += more + _odd(manifest, cached.pixels, sizes)
     return {
         "images": len(manifest),
-        "parts": {part: len(getattr(split, part)) for part in PARTS} if split else None,
+        "parts": {subset: len(getattr(split, subset)) for subset in PARTS} if split else None,
         "serious": any(finding.level == "serious" for finding in findings),
         "findings": [asdict(finding) for level in LEVELS for finding in findings if finding.level == level],
-        "not_checked": left,
+        "not_checked": not_checked,
     }
 
 
@@ -119,75 +113,67 @@ def _labels(settings: DataSettings, manifest: Manifest) -> list[Finding]:
     wrong = (manifest.labels.known.in_rows() > 0) & (counts != 1 if single else counts == 0)
     items = []
     for row in wrong.nonzero().flatten().tolist():
-        number = f", {counts[row]}" if single else ""
-        items.append({"images": [manifest.ids[row]], "text": f"{manifest.sources[row]}: {manifest.ids[row]}{number}"})
+        number = f" has {counts[row]} labels" if single else ""
+        items.append(_item(manifest.ids[row], f"{manifest.sources[row]}: {manifest.ids[row]}{number}"))
     if single:
         return found("labels an image", "serious", "images that have not exactly one label", items)
     return found("no label", "note", "labeled images that show none of the classes", items)
 
 
-def _twins(manifest: Manifest, groups: Sequence[Group], subsets: Sequence[str]) -> list[Finding]:
+def _item(image: str, text: str, **more: Any) -> dict[str, Any]:
+    return {"images": [image], **more, "text": text}
+
+
+def _duplicates(manifest: Manifest, groups: Sequence[Group], subsets: Sequence[str]) -> list[Finding]:
     """Duplicates, and what is wrong with them: subsets that must not share an image, labels that differ."""
-    everything, leaks, conflicts = [], [], []
+    duplicates, leaks, conflicts = [], [], []
     for group in groups:
         rows = list(group.rows)
-        item: dict[str, Any] = {"kind": group.kind, "agreement": round(group.agreement, 3)}
-        item |= {"images": [manifest.ids[row] for row in rows], "parts": [subsets[row] for row in rows]}
-        item["text"] = _tell(group.kind, item["images"], item["parts"])
-        everything.append(item)
-        apart = set(item["parts"]) - {"left out"}
-        if ("test" in apart and len(apart) > 1) or apart >= {"labeled", "validation"}:
+        images, within = [manifest.ids[row] for row in rows], [subsets[row] for row in rows]
+        item = {"kind": group.kind, "agreement": round(group.agreement, 3), "images": images, "parts": within}
+        item["text"] = _listed(group, images, within)
+        duplicates.append(item)
+        used = set(within) - {"left out"}
+        if ("test" in used and len(used) > 1) or used >= {"labeled", "validation"}:
             leaks.append(item)
         shown, known = (table.bool() for table in manifest.labels.certain(torch.tensor(rows)))
         if ((shown & known).any(0) & (~shown & known).any(0)).any():
-            labels = [";".join(_shown(manifest, row)) for row in rows]
-            told = [f"[{label}]" if some else "no label" for label, some in zip(labels, known.any(1), strict=True)]
-            conflicts.append({**item, "labels": labels, "text": _tell(group.kind, item["images"], told)})
+            labels = [";".join(compress(manifest.class_names, row)) for row in manifest.labels.targets[rows].tolist()]
+            named = [f"[{label}]" if some else "no label" for label, some in zip(labels, known.any(1), strict=True)]
+            conflicts.append({**item, "labels": labels, "text": _listed(group, images, named)})
     kinds = ", ".join(f"{count} {kind}" for kind, count in Counter(group.kind for group in groups).items())
-    told = (
-        ("leak", "serious", leaks, "images in both the test and another part, or both labeled and in validation"),
-        ("conflicting labels", "serious", conflicts, "images whose copies have different labels"),
-        ("duplicates", "warning", everything, f"images that are there more than once ({kinds})"),
-    )
-    return [each for check, level, items, what in told for each in found(check, level, what, items)]
+    leak = "images both in the test set and in another subset, or both labeled and in validation"
+    return [
+        *found("leak", "serious", leak, leaks),
+        *found("conflicting labels", "serious", "images whose copies have different labels", conflicts),
+        *found("duplicates", "warning", f"images that are there more than once ({kinds})", duplicates),
+    ]
 
 
-def _tell(kind: str, images: Sequence[str], facts: Sequence[str]) -> str:
-    return f"{kind}: " + ", ".join(f"{image} ({fact})" for image, fact in zip(images, facts, strict=True))
+def _listed(group: Group, images: Sequence[str], facts: Sequence[str]) -> str:
+    return f"{group.kind}: " + ", ".join(f"{image} ({fact})" for image, fact in zip(images, facts, strict=True))
 
 
-def _shown(manifest: Manifest, row: int) -> list[str]:
-    return [manifest.class_names[c] for c in manifest.labels.targets[[row]][0].nonzero().flatten().tolist()]
-
-
-def _strangers(
+def _unlike_labeled(
     manifest: Manifest, pixels: Tensor, sizes: dict[int, Size], embed: Describe | None, counting: Counting
 ) -> tuple[list[Finding], list[str]]:
     """Unlabeled images unlike the labeled ones, or why they were not looked for."""
     known = (manifest.labels.known.in_rows() > 0).tolist()
     pool = [row for row in sizes if manifest.parts[row] != "test"]
     labeled, unlabeled = ([row for row in pool if known[row] is some] for some in (True, False))
-    if not unlabeled:
-        return [], ["unlabeled images unlike the labeled ones: every image has labels"]
-    if len(labeled) < FEWEST:
-        return [], [f"unlabeled images unlike the labeled ones: that needs {FEWEST} labeled images"]
+    if not unlabeled or len(labeled) < FEWEST:
+        why = f"this needs {FEWEST} labeled images" if unlabeled else "every image has labels"
+        return [], [f"unlabeled images unlike the labeled ones: {why}"]
     rows, described = torch.tensor(labeled + unlabeled), []
     with counting("describing images") as progress:
         for chunk in rows.split(CHUNK):
             described.append((embed or looks)(pixels[chunk]))
             progress(sum(map(len, described)), len(rows))
-    both = torch.cat(described).float()
-    fit = unlike(both[: len(labeled)], both[len(labeled) :], whiten=embed is None)
-    far = [(float(fit.ratio[at]), unlabeled[at]) for at in fit.ratio.argsort(descending=True).tolist()]
-    far = [(ratio, row) for ratio, row in far if ratio > 1]
-    if not far and fit.share <= SHARE:
-        return [], []
-    items = [
-        {"images": [manifest.ids[row]], "distance": round(ratio, 2), "text": f"{manifest.ids[row]} ({ratio:.1f})"}
-        for ratio, row in far
-    ]
+    ratio, fraction = unlike(*torch.cat(described).float().split([len(labeled), len(unlabeled)]), whiten=embed is None)
+    far = [(manifest.ids[unlabeled[at]], float(ratio[at])) for at in ratio.argsort(descending=True).tolist()]
+    items = [_item(name, f"{name} ({far:.1f})", distance=round(far, 2)) for name, far in far if far > 1]
     what = (
-        f"unlabeled images that are far from all labeled ones; of the {len(unlabeled):,}, {100 * fit.share:.0f}% are "
+        f"unlabeled images that are far from all labeled ones; of the {len(unlabeled):,}, {100 * fraction:.0f}% are "
         "farther than 95% of the labeled ones are from each other (5% is usual)"
     )
     return found("unlike the labeled", "warning", what, items), []
@@ -197,16 +183,12 @@ def _odd(manifest: Manifest, pixels: Tensor, sizes: dict[int, Size]) -> list[Fin
     """Blank, tiny and long images."""
     rows = torch.tensor(list(sizes))
     spread = torch.cat([pixels[chunk].float().flatten(2).std(2).amax(1) for chunk in rows.split(CHUNK)])
-    blank = rows[spread < BLANK].tolist()
-    tiny = [row for row, size in sizes.items() if min(size) < TINY]
-    long = [row for row, size in sizes.items() if max(size) > LONG * min(size)]
-    findings = []
-    for check, level, odd, what in (
-        ("blank", "warning", blank, "images of one colour"),
-        ("tiny", "note", tiny, f"images with a side below {TINY} pixels"),
-        ("long", "note", long, f"images more than {LONG} times as long as wide, or as wide as long"),
-    ):
-        about = [(manifest.ids[row], "{} x {}".format(*sizes[row])) for row in odd]
-        items = [{"images": [name], "text": f"{name} ({size})"} for name, size in about]
-        findings += found(check, level, what, items)
-    return findings
+    items = {row: _item(manifest.ids[row], f"{manifest.ids[row]} ({w} x {h})") for row, (w, h) in sizes.items()}
+    blank = [items[row] for row in rows[spread < BLANK].tolist()]
+    tiny = [items[row] for row, size in sizes.items() if min(size) < TINY]
+    long = [items[row] for row, size in sizes.items() if max(size) > LONG * min(size)]
+    return [
+        *found("blank", "warning", "images of one colour", blank),
+        *found("tiny", "note", f"images with a side below {TINY} pixels", tiny),
+        *found("long", "note", f"images more than {LONG} times as long as wide, or as wide as long", long),
+    ]

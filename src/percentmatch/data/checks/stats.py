@@ -39,7 +39,7 @@ def describe(manifest: Manifest) -> dict[str, Any]:
             }
             for name, (num_positive, num_known, num_difficult) in zip(manifest.class_names, counts, strict=True)
         },
-        "co_occurrence": _together(labels.targets).tolist() if len(positives) <= MOST_PAIRED else None,
+        "co_occurrence": _together(labels.targets) if len(positives) <= MOST_PAIRED else None,
     }
 
 
@@ -51,13 +51,13 @@ def _difficult(labels: Labels) -> Tensor:
     return counts
 
 
-def _together(targets: Flags) -> Tensor:
+def _together(targets: Flags) -> list[list[int]]:
     """How many images show both of two classes: (c, c)."""
     counts = torch.zeros(targets.width, targets.width, dtype=torch.long)
     for block in targets.blocks():
         counts += (block.T.float() @ block.float()).long()  # exact: a block has at most 2 ** 24 rows
-    return counts
+    return counts.tolist()
 
 
-def _ratio(number: int, whole: int) -> float | None:
-    return number / whole if whole else None
+def _ratio(count: int, of: int) -> float | None:
+    return count / of if of else None

@@ -1,7 +1,5 @@
 """Unlabeled images that are unlike all labeled ones: another subject or camera, a stray screenshot, a blank picture."""
 
-from dataclasses import dataclass
-
 import torch
 from torch import Tensor
 from torch.nn import functional as F
@@ -15,31 +13,25 @@ SIDE = 64
 OPPONENT = torch.tensor([[1 / 3, 1 / 3, 1 / 3], [0.5, -0.5, 0.0], [0.25, 0.25, -0.5]])  # light, red-green, yellow-blue
 
 
-@dataclass(frozen=True)
-class Unlike:
-    """How far n unlabeled images are from the labeled ones."""
-
-    ratio: Tensor  # (n,) distance above the upper quartile of what is usual, over FENCE quartile ranges; beyond 1: far
-    share: float  # of images that are farther than 95% of the labeled ones are from each other
-
-
-def unlike(labeled: Tensor, unlabeled: Tensor, *, whiten: bool) -> Unlike:
+def unlike(labeled: Tensor, unlabeled: Tensor, *, whiten: bool) -> tuple[Tensor, float]:
     """Compare descriptors (m, d) and (n, d) by the mean distance to the nearest labeled ones.
 
-    One half of the labeled images, drawn at random, says what is usual for the other, and the halves change places; so
-    an unlabeled image is measured just as a labeled one is. `whiten` gives all directions of the half the same weight.
+    Returns how far each unlabeled image is: (n,) distance above the upper quartile of what is usual, in FENCE quartile
+    ranges, far beyond 1; and the fraction that is farther than 95% of the labeled ones are from each other. The labeled
+    images are halved at random and each half is measured by the other, just as unlabeled images are. `whiten` gives all
+    directions of a half the same weight.
     """
     order = torch.randperm(len(labeled), generator=torch.Generator().manual_seed(0))
     halves = labeled[order[::2]], labeled[order[1::2]]
-    ratio, share = torch.zeros(len(unlabeled)), 0.0
-    for known, held in (halves, halves[::-1]):
-        mean, weights = _whitening(known) if whiten else (known.mean(0), torch.eye(known.shape[1]))
-        known, own, new = ((each - mean) @ weights for each in (known, held, unlabeled))
-        own, new = _distances(own, known), _distances(new, known)
-        low, high, rare = torch.quantile(own, torch.tensor([0.25, 0.75, 0.95])).tolist()
+    ratio, fraction = torch.zeros(len(unlabeled)), 0.0
+    for reference, held in (halves, halves[::-1]):
+        mean, weights = _whitening(reference) if whiten else (reference.mean(0), torch.eye(reference.shape[1]))
+        reference, held, new = ((rows - mean) @ weights for rows in (reference, held, unlabeled))
+        usual, new = _distances(held, reference), _distances(new, reference)
+        low, high, rare = torch.quantile(usual, torch.tensor([0.25, 0.75, 0.95])).tolist()
         ratio += (new - high) / max(FENCE * (high - low), 1e-6) / 2
-        share += float((new > rare).float().mean()) / 2
-    return Unlike(ratio, share)
+        fraction += float((new > rare).float().mean()) / 2
+    return ratio, fraction
 
 
 def _whitening(rows: Tensor) -> tuple[Tensor, Tensor]:
@@ -50,8 +42,7 @@ def _whitening(rows: Tensor) -> tuple[Tensor, Tensor]:
 
 def _distances(rows: Tensor, others: Tensor) -> Tensor:
     """The mean distance of each row to the nearest others: (n,)."""
-    nearest = min(NEIGHBOURS, len(others))
-    chunks = rows.split(max(CELLS // len(others), 1))
+    nearest, chunks = min(NEIGHBOURS, len(others)), rows.split(max(CELLS // len(others), 1))
     return torch.cat([torch.cdist(chunk, others).topk(nearest, largest=False).values.mean(1) for chunk in chunks])
 
 

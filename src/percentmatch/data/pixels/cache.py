@@ -9,19 +9,19 @@ import tempfile
 import warnings
 from collections.abc import Callable, Generator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, closing
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
 from typing import IO
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from percentmatch.data.pixels import cache_file
 from percentmatch.data.pixels.decode import BadImage, Frame, Row, cannot_read, decode_rows, fingerprint, read
 from percentmatch.errors import UserError
-from percentmatch.files import new_part, sweep
 
 FEW = 64  # so many images are decoded before a second process has started
 Progress = Callable[[int, int], None]  # done, of how many
@@ -69,36 +69,46 @@ def open_cache(
     target = folder / f"{_key(names, size, frame)}.npy"
     stored, changed, rows = cache_file.load(target, shape), [], list(range(len(names)))
     if stored and verify:
-        rows = changed = _changed(names, stored.facts.digests, workers, progress)
-    elif stored:  # a file that could not even be read may be there by now, unchanged itself
-        unread = [row for row, digest in enumerate(stored.facts.digests) if digest is None]
-        readable = _changed([names[row] for row in unread], [None] * len(unread), workers, lambda done, total: None)
-        rows = [unread[number] for number in readable]
+        rows = changed = _changed(dict(enumerate(names)), stored[1].digests, workers, progress)
+    elif stored:  # a file that could not even be read may be readable by now, although its time stamp did not change
+        unread = {row: names[row] for row, digest in enumerate(stored[1].digests) if digest is None}
+        rows = _changed(unread, stored[1].digests, workers, lambda done, total: None)
     if not stored or rows:
         work = [(row, names[row]) for row in rows]
-        stored = _build(target, stored, shape, work, frame, workers, progress)
+        stored = _build(target, stored and stored[1], shape, work, frame, workers, progress)
+    pixels, facts = stored
     bad = {}
-    for row, reason in sorted(stored.facts.bad.items()):
+    for row, reason in sorted(facts.bad.items()):
         where = f"{sources[row]}: " if sources and not names[row].startswith(sources[row]) else ""
         bad[row] = where + cannot_read(names[row], reason)
     if bad and (not skip_bad or len(bad) == len(names)):
         hint = "check the paths" if len(bad) == len(names) else "replace them or leave them out by --skip-bad-images"
         raise UserError(f"{next(iter(bad.values()))} ({len(bad)} of {len(names)} images cannot be read); {hint}")
-    with warnings.catch_warnings(action="ignore"):  # torch has no tensors that must not be written to
-        return Cached(torch.from_numpy(stored.pixels), bad, len(rows), tuple(changed))
+    with warnings.catch_warnings(action="ignore"):  # torch has no read-only tensors
+        return Cached(torch.from_numpy(pixels), bad, len(rows), tuple(changed))
 
 
 def cores() -> int:
-    """Those that this process may use."""
+    """The number of cores that this process may use."""
     return len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
 
 
+@contextmanager
+def threads(number: int) -> Generator[ThreadPoolExecutor]:
+    """A pool of threads; when the block ends, even by an error, tasks that have not begun are cancelled."""
+    pool = ThreadPoolExecutor(number)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(cancel_futures=True)
+
+
 def _key(names: Sequence[str], size: int, frame: str) -> str:
-    """A hash of what is asked for and of each file's place, length, time and permissions; no file is opened."""
+    """A hash of what is asked for and of each file's path, size, time and permissions; no file is opened."""
     key = hashlib.blake2b(f"{cache_file.VERSION} {size} {frame}".encode(), digest_size=16)
     folders: dict[str, str] = {}  # resolved once: there are fewer of them than files, and it is slow
     for name in names:
-        folder, last = os.path.split(name)
+        folder, file = os.path.split(name)
         try:
             if folder not in folders:
                 folders[folder] = os.path.realpath(folder)
@@ -106,12 +116,12 @@ def _key(names: Sequence[str], size: int, frame: str) -> str:
             facts = f"{about.st_size} {about.st_mtime_ns} {about.st_mode}"
         except (OSError, ValueError) as error:
             facts = type(error).__name__
-        key.update(f"\0{folders.get(folder, folder)}\0{last}\0{facts}".encode("utf-8", "surrogatepass"))
+        key.update(f"\0{folders.get(folder, folder)}\0{file}\0{facts}".encode("utf-8", "surrogatepass"))
     return key.hexdigest()
 
 
-def _changed(names: Sequence[str], digests: Sequence[str | None], workers: int, progress: Progress) -> list[int]:
-    """The rows whose files do not have these digests. Threads do: reading and hashing let others run."""
+def _changed(names: dict[int, str], digests: Sequence[str | None], workers: int, progress: Progress) -> list[int]:
+    """The rows whose files do not have these digests. Threads suffice, since reading and hashing release the GIL."""
 
     def digest(name: str) -> str | None:
         try:
@@ -119,55 +129,45 @@ def _changed(names: Sequence[str], digests: Sequence[str | None], workers: int, 
         except BadImage:
             return None
 
-    rows, pool = [], ThreadPoolExecutor(workers)
-    try:
-        for row, now in enumerate(pool.map(digest, names)):
+    rows = []
+    with threads(workers) as pool:
+        for done, (row, now) in enumerate(zip(names, pool.map(digest, names.values()), strict=True), start=1):
             rows += [row] if now != digests[row] else []
-            progress(row + 1, len(names))
-    finally:
-        pool.shutdown(cancel_futures=True)
+            progress(done, len(names))
     return rows
 
 
 def _build(
     target: Path,
-    old: cache_file.Stored | None,
+    old: cache_file.Facts | None,
     shape: cache_file.Shape,
     work: list[tuple[int, str]],
     frame: Frame,
     workers: int,
     progress: Progress,
-) -> cache_file.Stored:
-    """Decode the rows of `work`, take the others from `old`, put the file in its place if any image is good."""
-    facts = old.facts if old else cache_file.Facts([None] * shape[0])
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        sweep(target.parent)
-        with new_part(target) as part:
-            offset = cache_file.allocate(part, shape, target if old else None)
-            job = {"target": str(part), "offset": offset, "size": shape[-1], "frame": frame}
-            few = workers == 1 or len(work) < FEW
-            with closing(decode_rows(work, **job) if few else _apart(work, job, workers)) as results:
-                for done, (row, digest, reason) in enumerate(results, start=1):
-                    facts.digests[row] = digest
-                    facts.bad.pop(row, None)
-                    facts.bad |= {row: reason} if reason else {}
-                    progress(done, len(work))
-            cache_file.seal(part, offset, shape, facts)
-            stored = cache_file.load(part, shape)  # stays mapped under any name
-            if not stored:
-                raise OSError("it was changed by another program")
-            if len(facts.bad) < shape[0]:
-                os.replace(part, target)
-            return stored
-    except OSError as error:
-        raise UserError(
-            f"cannot write the decoded images to '{target.parent}': {error.strerror or error}; make room for "
-            f"{prod(shape) / 1e9:.2g} GB or set PERCENTMATCH_CACHE to another folder"
-        ) from error
+) -> tuple[np.ndarray, cache_file.Facts]:
+    """Decode the rows of `work`, copy the others if there is an `old` file; keep the file if any image is good."""
+    facts = old or cache_file.Facts([None] * shape[0])
+    with cache_file.new_cache_file(target, "the decoded images", f" for {prod(shape) / 1e9:.2g} GB") as temporary:
+        offset = cache_file.allocate(temporary, shape, target if old else None)
+        job = {"target": str(temporary), "offset": offset, "size": shape[-1], "frame": frame}
+        few = workers == 1 or len(work) < FEW
+        with closing(decode_rows(work, **job) if few else _decode_in_processes(work, job, workers)) as results:
+            for done, (row, digest, reason) in enumerate(results, start=1):
+                facts.digests[row] = digest
+                facts.bad.pop(row, None)
+                facts.bad |= {row: reason} if reason else {}
+                progress(done, len(work))
+        cache_file.seal(temporary, offset, shape, facts)
+        stored = cache_file.load(temporary, shape)  # stays mapped when it is renamed
+        if not stored:
+            raise OSError("it was changed by another program")
+        if len(facts.bad) < shape[0]:
+            os.replace(temporary, target)
+        return stored
 
 
-def _apart(work: list[tuple[int, str]], job: dict, workers: int) -> Generator[Row]:
+def _decode_in_processes(work: list[tuple[int, str]], job: dict, workers: int) -> Generator[Row]:
     """The same as `decode_rows` by several processes; their results come through one pipe, a line at a time."""
     workers = min(workers, len(work) // (FEW // 2))
     shares, missing = [work[first::workers] for first in range(workers)], dict(work)
@@ -178,9 +178,9 @@ def _apart(work: list[tuple[int, str]], job: dict, workers: int) -> Generator[Ro
         reader, writer = os.pipe()
         results = stack.enter_context(open(reader))
         with open(writer, "w") as end:
-            for share in shares:
+            for rows in shares:
                 task = stack.enter_context(tempfile.TemporaryFile(dir=Path(job["target"]).parent))
-                task.write(json.dumps({**job, "rows": share}).encode())
+                task.write(json.dumps({**job, "rows": rows}).encode())
                 task.seek(0)
                 started.append(_start(task, end))
         for row, digest, reason in map(json.loads, results):
@@ -188,14 +188,14 @@ def _apart(work: list[tuple[int, str]], job: dict, workers: int) -> Generator[Ro
                 raise OSError(reason)
             missing.pop(row)
             yield row, digest, reason
-        for process, share in zip(started, shares, strict=True):
-            if lost := [path for row, path in share if row in missing]:
+        for process, rows in zip(started, shares, strict=True):
+            if lost := [path for row, path in rows if row in missing]:
                 raise UserError(f"decoding '{lost[0]}' ended its process ({process.wait()}); take it out of the data")
 
 
 def _start(task: IO[bytes], results: IO[str]) -> subprocess.Popen:
-    """A program of its own, not a copy of this one, so it needs neither torch nor the caller's main module. It is in
-    a session of its own, as Ctrl-C is for this process, and ends when nobody reads its results."""
+    """A new program, not a fork, so it needs neither torch nor the caller's main module. It has its own session, so
+    that Ctrl-C reaches only this process, and ends when nobody reads its results."""
     paths = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
     return subprocess.Popen(
         [sys.executable, "-P", str(Path(__file__).with_name("decode.py"))],

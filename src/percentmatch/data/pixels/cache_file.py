@@ -1,7 +1,7 @@
-"""The file decoded images are kept in: whole, or not there.
+"""The file that decoded images are cached in: whole, or not there.
 
 An array in numpy's format, which `np.load` reads, then a JSON text about the images, its length and a mark. It is
-written under another name and moved into place when it is whole, so any number of processes may build it at once.
+written under a temporary name and renamed when it is whole, so any number of processes may build it at once.
 """
 
 import errno
@@ -9,18 +9,22 @@ import json
 import os
 import shutil
 import sys
+from collections.abc import Generator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from hashlib import blake2b
 from math import prod
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from percentmatch.errors import UserError
+from percentmatch.files import new_part, sweep, written_out
+
 VERSION = 1  # of this file and of what decoding does; another one makes another cache
 MARK = b"%match\r\n"
-ROOM = 32  # bytes to keep for the JSON text of an image
-CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # reserve room on this disk
+ROOM = 32  # bytes to reserve for the JSON text of an image
+CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # this disk cannot reserve room
 
 Shape = tuple[int, int, int, int]  # n, 3, size, size
 
@@ -33,27 +37,26 @@ class Facts:
     bad: dict[int, str] = field(default_factory=dict)  # row -> what is wrong with the image
 
 
-@dataclass
-class Stored:
-    """A whole file, mapped into memory."""
+@contextmanager
+def new_cache_file(target: Path, what: str, room: str = "") -> Generator[Path]:
+    """A temporary name beside `target` to write to; errors name `what` cannot be written and the `room` it needs."""
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        sweep(target.parent)
+        with new_part(target) as temporary:
+            yield temporary
+    except OSError as error:
+        advice = f"make room{room} or set PERCENTMATCH_CACHE to another folder"
+        raise UserError(f"cannot write {what} to '{target.parent}': {error.strerror or error}; {advice}") from error
 
-    pixels: np.ndarray  # (n, 3, size, size) uint8
-    facts: Facts
 
-
-def key_of(facts: object) -> str:
-    """The name of a cache file for what depends on these facts alone."""
-    return blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
-def load(path: Path, shape: Shape) -> Stored | None:
-    """What is in the file, or None if it is missing, cut short or not ours."""
+def load(path: Path, shape: Shape) -> tuple[np.ndarray, Facts] | None:
+    """The pixels (n, 3, size, size), mapped, and what is known of them; None if the file is missing or not whole."""
     try:
         pixels = np.load(path, mmap_mode="r", allow_pickle=False)
         about = read_end(path, pixels.offset + pixels.nbytes)
-        if pixels.shape != shape:
-            return None
-        return Stored(pixels, Facts(about["digests"], {int(row): reason for row, reason in about["bad"].items()}))
+        facts = Facts(about["digests"], {int(row): reason for row, reason in about["bad"].items()})
+        return (pixels, facts) if pixels.shape == shape else None
     except (OSError, ValueError, EOFError, AttributeError, KeyError, TypeError):
         return None
 
@@ -70,45 +73,36 @@ def read_end(path: Path, start: int | None = None) -> dict[str, Any]:
 
 
 def end_of(about: dict[str, Any]) -> bytes:
-    """What `read_end` reads."""
+    """The bytes that `read_end` reads."""
     text = json.dumps(about).encode()
     return text + len(text).to_bytes(8, "little") + MARK
 
 
-def allocate(part: Path, shape: Shape, copy_of: Path | None) -> int:
-    """A file of zeros, or a copy of another, with all its room taken, so that a full disk is found at once.
+def allocate(path: Path, shape: Shape, copy_of: Path | None) -> int:
+    """A file of zeros, or a copy of another, with all its room reserved, so that a full disk is found at once.
 
-    Returns where the pixels begin.
+    Returns the offset of the pixels.
     """
-    with open(part, "x+b") as file:
-        if copy_of:
-            with open(copy_of, "rb") as old:
-                shutil.copyfileobj(old, file)
-            file.seek(0)
-        header = {"descr": "|u1", "fortran_order": False, "shape": shape}
-        np.lib.format.write_array_header_1_0(file, header)
+    if copy_of:
+        shutil.copyfile(copy_of, path)
+    with open(path, "r+b" if copy_of else "x+b") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
         offset = file.tell()
         file.flush()
-        reserve(file.fileno(), offset + prod(shape) + ROOM * shape[0])
-    return offset
-
-
-def reserve(handle: int, length: int) -> None:
-    """Make a file `length` bytes long and take the room for them where the system can."""
-    os.ftruncate(handle, length)
-    if sys.platform == "linux":
+        length = offset + prod(shape) + ROOM * shape[0]
+        os.ftruncate(file.fileno(), length)
         try:
-            os.posix_fallocate(handle, 0, length)
+            if sys.platform == "linux":
+                os.posix_fallocate(file.fileno(), 0, length)
         except OSError as error:
             if error.errno not in CANNOT:
                 raise
+    return offset
 
 
-def seal(part: Path, offset: int, shape: Shape, facts: Facts) -> None:
+def seal(path: Path, offset: int, shape: Shape, facts: Facts) -> None:
     """Write what makes the file whole, and wait until the disk has it."""
-    with open(part, "r+b") as file:
+    with written_out(path, "r+b") as file:
         file.seek(offset + prod(shape))
         file.write(end_of({"number": shape[0], "size": shape[-1], "digests": facts.digests, "bad": facts.bad}))
         file.truncate()
-        file.flush()
-        os.fsync(file.fileno())

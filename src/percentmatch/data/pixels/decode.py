@@ -1,4 +1,4 @@
-"""An image file in, a square of bytes out; what cannot be read is told in plain words.
+"""An image file in, a square of bytes out; why a file cannot be read is said in plain words.
 
 Started as a program, this file is the worker of `cache`: it imports no torch, so it starts in a moment.
 """
@@ -47,27 +47,27 @@ class BadImage(Exception):
 
 
 class NoImage(BadImage):
-    """It is something else, or of a format that is not read."""
+    """The file is no image, or of a format that is not read."""
 
 
 class TooManyPixels(BadImage):
-    """It is larger than allowed."""
+    """The image is larger than allowed."""
 
 
 def cannot_read(path: str | Path, reason: str) -> str:
     return f"cannot read image '{path}': {reason}"
 
 
-def decode(path: Path, size: int, frame: Frame, *, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """The image as RGB, turned as its EXIF says: (3, size, size) uint8. Pillow's warnings are as they come."""
+def decode(path: Path, size: int, frame: Frame) -> np.ndarray:
+    """The image as RGB, turned as its EXIF says: (3, size, size) uint8. Pillow's warnings are not suppressed."""
     try:
-        return decode_in_thread(read(path), size, frame, max_pixels)
+        return decode_in_thread(read(path), size, frame)
     except BadImage as error:
         raise UserError(f"{cannot_read(path, str(error))}; replace it or take it out of the data") from error
 
 
 def member_path(shard: str, offset: int, length: int, time: int, name: str) -> Path:
-    """Stands for a file within a tar file where paths are asked for; `time` is that of the tar file's last change."""
+    """A path for a file within a tar file; `time` is that of the tar file's last change."""
     return Path(f"{shard}#{offset}+{length}@{time}/{name}")
 
 
@@ -91,12 +91,9 @@ def read(path: str | Path) -> bytes:
 
 def _read_file(path: str | Path) -> bytes:
     about = os.stat(path)
-    if stat.S_ISDIR(about.st_mode):
-        raise BadImage("it is a folder")
     if not stat.S_ISREG(about.st_mode):
-        raise BadImage("it is not a plain file")
-    if about.st_size > MAX_BYTES:
-        raise BadImage(f"its {about.st_size / 2**30:.1f} GiB are too many for an image")
+        raise BadImage("it is a folder" if stat.S_ISDIR(about.st_mode) else "it is not a plain file")
+    _check_length(about.st_size)
     return Path(path).read_bytes() if about.st_size else b""  # empty ones of the system may block
 
 
@@ -104,9 +101,13 @@ def _read_member(shard: str, offset: int, length: int, time: int) -> bytes:
     with open(shard, "rb") as file:
         if os.fstat(file.fileno()).st_mtime_ns != time:
             raise BadImage("its shard was changed meanwhile")
-        if length > MAX_BYTES:
-            raise BadImage(f"its {length / 2**30:.1f} GiB are too many for an image")
+        _check_length(length)
         return os.pread(file.fileno(), length, offset)
+
+
+def _check_length(length: int) -> None:
+    if length > MAX_BYTES:
+        raise BadImage(f"its {length / 2**30:.1f} GiB are too many for an image")
 
 
 def fingerprint(content: bytes) -> str:
@@ -123,19 +124,19 @@ def size_of(path: str | Path) -> tuple[int, int]:
         raise BadImage(DAMAGED) from error
 
 
-def decode_bytes(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_PIXELS) -> np.ndarray:
+def decode_bytes(content: bytes, size: int, frame: Frame) -> np.ndarray:
     """As `decode`, of a file's content."""
     with warnings.catch_warnings(action="ignore"):
-        return decode_in_thread(content, size, frame, max_pixels)
+        return decode_in_thread(content, size, frame)
 
 
-def decode_in_thread(content: bytes, size: int, frame: Frame, max_pixels: int = MAX_PIXELS) -> np.ndarray:
-    """The same with Pillow's warnings as they come: what ignores them is not for one thread among others."""
+def decode_in_thread(content: bytes, size: int, frame: Frame) -> np.ndarray:
+    """The same without suppressing Pillow's warnings, which no thread can do for itself alone."""
     try:
         with Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            if image.width * image.height > max_pixels:
-                pixels = f"{image.width} x {image.height} pixels"
-                raise TooManyPixels(f"its {pixels} are more than the {max_pixels:,} allowed")
+            if image.width * image.height > MAX_PIXELS:
+                sides = f"{image.width} x {image.height}"
+                raise TooManyPixels(f"its {sides} pixels are more than the {MAX_PIXELS:,} allowed")
             return square(image, size, frame)
     except BadImage:
         raise
@@ -143,7 +144,7 @@ def decode_in_thread(content: bytes, size: int, frame: Frame, max_pixels: int = 
         reason = _what_it_is(content)
         raise (BadImage if reason == DAMAGED else NoImage)(reason) from None
     except Image.DecompressionBombError as error:
-        raise TooManyPixels(f"it has more pixels than the {max_pixels:,} allowed") from error
+        raise TooManyPixels(f"it has more pixels than the {MAX_PIXELS:,} allowed") from error
     except MemoryError as error:
         raise BadImage("there is not enough memory to decode it") from error
     except Exception as error:
@@ -194,26 +195,22 @@ def _orientation(image: Image.Image) -> int:
 
 
 def _what_it_is(content: bytes) -> str:
-    """Words for a file that is no image Pillow knows."""
+    """What a file is that Pillow does not know as an image, as a sentence."""
     start = content[:2048].lstrip(b"\xef\xbb\xbf \t\r\n").lower()
-    if start.startswith(b"version https://git-lfs"):
-        return "it is a Git LFS pointer, not the image (run 'git lfs pull')"
-    if b"<svg" in start:
-        return "it is an SVG drawing, not a photograph"
-    if start.startswith((b"<!doctype html", b"<html")):
-        return "it is a web page (HTML), not an image"
-    if content[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1"):
-        return "it is a HEIC image (convert it to JPEG)"
-    if min(content[:2048]) > 8:
-        return "it is text, not an image"
-    if content.startswith(BEGINNINGS) or content[4:12] == b"ftypavif":
-        return DAMAGED
-    return f"it is none of {', '.join(FORMATS)}"
+    kinds = {
+        "it is a Git LFS pointer, not the image (run 'git lfs pull')": start.startswith(b"version https://git-lfs"),
+        "it is an SVG drawing, not a photograph": b"<svg" in start,
+        "it is a web page (HTML), not an image": start.startswith((b"<!doctype html", b"<html")),
+        "it is a HEIC image (convert it to JPEG)": content[4:12] in (b"ftypheic", b"ftypheix", b"ftypmif1"),
+        "it is text, not an image": min(content[:2048]) > 8,
+        DAMAGED: content.startswith(BEGINNINGS) or content[4:12] == b"ftypavif",
+    }
+    return next((kind for kind, found in kinds.items() if found), f"it is none of {', '.join(FORMATS)}")
 
 
 @contextlib.contextmanager
 def _no_stderr() -> Generator[None]:
-    """libtiff writes its complaints to stderr itself."""
+    """Close stderr for a while: libtiff writes its warnings there by itself."""
     with ONE_STDERR, contextlib.ExitStack() as stack, open(os.devnull, "wb") as nothing:
         with contextlib.suppress(OSError):  # a program without stderr
             before = os.dup(2)

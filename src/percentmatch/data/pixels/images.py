@@ -20,10 +20,10 @@ class Images:
     class_names: tuple[str, ...]  # c
 
     def __post_init__(self) -> None:
-        for names in ("ids", "class_names"):
-            object.__setattr__(self, names, tuple(getattr(self, names)))
-            if not all(isinstance(name, str) for name in getattr(self, names)):
-                raise UserError(f"{names} must be texts")
+        for field in ("ids", "class_names"):
+            object.__setattr__(self, field, names := tuple(getattr(self, field)))
+            if not all(isinstance(name, str) for name in names):
+                raise UserError(f"{field} must be texts")
         n, c = len(self.ids), len(self.class_names)
         if not isinstance(self.pixels, Tensor):
             raise UserError(f"pixels must be a torch.Tensor, not {type(self.pixels).__name__}")

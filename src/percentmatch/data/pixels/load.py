@@ -45,9 +45,8 @@ def load_images(
     )
     pixels = cached.pixels
     if verify:
-        changed = [str(manifest.paths[row]) for row in cached.changed]
-        which = f": {', '.join(changed)}" if changed else ""
-        say(f"cache verified: {len(changed)} of {len(manifest)} images had changed{which}")
+        which = ": " * bool(cached.changed) + ", ".join(str(manifest.paths[row]) for row in cached.changed)
+        say(f"cache verified: {len(cached.changed)} of {len(manifest)} images had changed{which}")
     if cached.bad:
         for sentence in cached.bad.values():
             say(f"skipped: {sentence}")

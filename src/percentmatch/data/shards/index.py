@@ -7,7 +7,6 @@ import re
 import stat
 import time
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -19,12 +18,11 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from percentmatch.data.pixels import cache_file
+from percentmatch.data.pixels.cache import threads
 from percentmatch.data.pixels.load import Say
-from percentmatch.data.readers.folder import IMAGE_SUFFIXES, is_image_name, list_files
-from percentmatch.data.shards.samples import Scattered, Unclear, note_of, part_of, samples
-from percentmatch.data.shards.tar import Damaged, members
+from percentmatch.data.readers.folder import is_image_name, list_files
+from percentmatch.data.shards.tar import Damaged, Scattered, Unclear, members, note_of, samples, subset_of
 from percentmatch.errors import UserError
-from percentmatch.files import new_part, sweep
 
 VERSION = 2
 PLAN = "shards.json"  # what `percentmatch data shard` writes beside its shards
@@ -47,7 +45,7 @@ class Noted(NamedTuple):
 
 @dataclass(frozen=True)
 class Shards:
-    """Where the images of s shards lie: N places."""
+    """Where the N images of s shards lie."""
 
     paths: tuple[str, ...]  # s
     stamps: tuple[tuple[int, int], ...]  # s times (size, time of the last change)
@@ -55,7 +53,7 @@ class Shards:
     places: np.ndarray  # (N, 2) int64, mapped: where the content begins and its length, shard after shard
     noted: tuple[Noted, ...] = ()  # the images with labels, where these were asked for; they are not among the N
     left_out: tuple[str, ...] = ()  # a sentence for each shard that cannot be read to its end
-    firsts: np.ndarray = field(init=False)  # (s,) the first place of each shard
+    firsts: np.ndarray = field(init=False)  # (s,) the first row of each shard in `places`
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "firsts", np.cumsum(self.counts) - self.counts)
@@ -63,18 +61,15 @@ class Shards:
     def __len__(self) -> int:
         return len(self.places)
 
-    def shard_of(self, places: np.ndarray | int) -> np.ndarray:
-        """In which shard each of these places is."""
-        return self.firsts.searchsorted(places, side="right") - 1
+    def shard_of(self, rows: np.ndarray | int) -> np.ndarray:
+        """The shard of each of these images, by their rows in `places`."""
+        return self.firsts.searchsorted(rows, side="right") - 1
 
     @property
     def digest(self) -> str:
         """A hash of the shards' names, sizes and numbers of images, wherever they are."""
-        sizes = (size for size, _ in self.stamps)
-        facts = [
-            (os.path.basename(path), size, int(count))
-            for path, size, count in zip(self.paths, sizes, self.counts, strict=True)
-        ]
+        about = zip(self.paths, self.stamps, self.counts.tolist(), strict=True)
+        facts = [(os.path.basename(path), size, count) for path, (size, _), count in about]
         return hashlib.sha256(json.dumps(facts).encode("utf-8", "surrogatepass")).hexdigest()[:16]
 
 
@@ -90,7 +85,7 @@ def find_shards(place: str) -> list[str]:
     if os.path.isdir(place):
         return _in_folder(place)
     named = [place] if os.path.exists(place) else _expand(place)
-    found = [path for name in named for path in ([name] if "*" not in name and "?" not in name else glob(name))]
+    found = [path for name in named for path in (glob(name) if "*" in name or "?" in name else [name])]
     if not found or (found == [place] and not os.path.exists(place)):
         raise UserError(f"there is no file {place}; check the path or the pattern")
     return sorted(set(found))
@@ -100,41 +95,37 @@ def _in_folder(folder: str) -> list[str]:
     planned = []
     with suppress(OSError, ValueError, KeyError, TypeError):  # another file of that name
         planned = [shard["name"] for shard in json.loads(Path(folder, PLAN).read_bytes())["shards"]]
-    names = {name for name in list_files(folder) if name.endswith(".tar") and not name.startswith(".")}
-    for _, _, files in os.walk(folder):
-        if image := next((name for name in files if is_image_name(name)), None):
-            raise UserError(
-                f"{folder} holds tar files and images such as {image}; name the shards by a pattern such as "
-                f"'{folder}/*.tar', or give a folder with images only"
-            )
-    if not names.union(planned):
+    names = {name for name in list_files(folder) if name.endswith(".tar") and not name.startswith(".")}.union(planned)
+    if image := next((name for *_, files in os.walk(folder) for name in files if is_image_name(name)), None):
+        ways = f"name the shards by a pattern such as '{folder}/*.tar', or give a folder with images only"
+        raise UserError(f"{folder} holds tar files and images such as {image}; {ways}")
+    if not names:
         raise UserError(f"{folder} holds no tar file; give a folder with shards")
-    return sorted(os.path.join(folder, name) for name in names.union(planned))
+    return sorted(os.path.join(folder, name) for name in names)
 
 
 def _expand(pattern: str) -> list[str]:
     """`{000..002}` and `{a,b}` as a shell writes them out."""
-    names = [pattern]
-    while any(found := [re.search(r"\{([^{}]*)\}", name) for name in names]):
-        spread = []
-        for name, braces in zip(names, found, strict=True):
-            if braces:
-                spread += [name[: braces.start()] + choice + name[braces.end() :] for choice in _choices(braces[1])]
-            if len(spread) > MOST_SHARDS:
-                raise UserError(f"{pattern} names more than {MOST_SHARDS:,} shards; name fewer")
-        names = spread
-    return names
+    names, complete = [pattern], []
+    while names:
+        name = names.pop()
+        if braces := re.search(r"\{([^{}]*)\}", name):
+            names += [name[: braces.start()] + choice + name[braces.end() :] for choice in _choices(braces[1])]
+        else:
+            complete.append(name)
+        if len(names) + len(complete) > MOST_SHARDS:
+            raise UserError(f"{pattern} names more than {MOST_SHARDS:,} shards; name fewer")
+    return complete
 
 
-def _choices(inside: str) -> list[str]:
+def _choices(inside: str) -> Sequence[str]:
+    """The texts that braces with this inside stand for."""
     ends = re.fullmatch(r"(\d{1,9})\.\.(\d{1,9})", inside)
     if not ends:
         return inside.split(",")
     width = max(map(len, ends.groups())) if any(len(end) > 1 and end[0] == "0" for end in ends.groups()) else 0
-    first, last = map(int, ends.groups())
-    if abs(last - first) > MOST_SHARDS:
-        raise UserError(f"{{{inside}}} names more than {MOST_SHARDS:,} shards; name fewer")
-    return [f"{number:0{width}d}" for number in range(first, last + 1)]
+    numbers = range(int(ends[1]), int(ends[2]) + 1)
+    return [f"{number:0{width}d}" for number in numbers[: MOST_SHARDS + 1]]
 
 
 def open_shards(
@@ -150,16 +141,19 @@ def open_shards(
     paths = find_shards(place)
     stamps = _stamps(paths)
     facts = VERSION, labels, *((os.path.abspath(path), stamp) for path, stamp in zip(paths, stamps, strict=True))
-    target = cache / f"{cache_file.key_of(facts)}.shards"
+    target = cache / f"{key_of(facts)}.shards"
     shards = _load(target, paths, stamps) or _build(target, paths, stamps, labels, say)
     if shards.left_out and not skip_bad:
         more = f" ({len(shards.left_out)} of {len(paths)} shards are not whole)" if len(paths) > 1 else ""
         raise UserError(f"{shards.left_out[0]}{more}; replace it, or go on without by --skip-bad-images")
     if not len(shards) and not shards.noted:
-        raise UserError(
-            f"{place} holds no image in its {len(paths)} shards; see that they hold {IMAGE_SUFFIXES[0]} files"
-        )
+        raise UserError(f"{place} holds no image in its {len(paths)} shards; name shards with .jpg or other images")
     return shards
+
+
+def key_of(facts: object) -> str:
+    """A hash of facts, for the name of a file in the cache."""
+    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def _stamps(paths: Sequence[str]) -> list[tuple[int, int]]:
@@ -177,55 +171,44 @@ def _stamps(paths: Sequence[str]) -> list[tuple[int, int]]:
 
 
 def _load(target: Path, paths: Sequence[str], stamps: Sequence[tuple[int, int]]) -> Shards | None:
-    """What is remembered, or None if that is missing or not whole. The places come first, then a JSON text."""
+    """The index in a file, or None if that is missing or not whole. The places come first, then a JSON text."""
     try:
         about = cache_file.read_end(target)
         number = sum(about["counts"])
         if number * 16 != about["start"] or len(about["counts"]) != len(paths):
             return None
         places = np.memmap(target, "<i8", "r", shape=(number, 2)) if number else np.zeros((0, 2), np.int64)
-        noted = tuple(Noted(*each) for each in about["noted"])
+        noted = tuple(Noted(*image) for image in about["noted"])
         return Shards(tuple(paths), tuple(stamps), np.array(about["counts"]), places, noted, tuple(about["left_out"]))
     except (OSError, ValueError, KeyError, TypeError):
         return None
 
 
 def _build(target: Path, paths: Sequence[str], stamps: Sequence[tuple[int, int]], labels: bool, say: Say) -> Shards:
-    """Read the headers of all shards, some at a time, and write down what they say as it comes."""
+    """Read the headers of all shards, several at a time, and write the index."""
     counts, noted, left_out, lasting = [], [], [], True
     began = said = time.monotonic()
     first = _scan(labels, paths[0], stamps[0])
     slow = time.monotonic() - began > SLOW * len(first.places)  # on quick storage, threads would wait for each other
-    pool = ThreadPoolExecutor(READERS if slow else 1)
-    try:
-        target.parent.mkdir(parents=True, exist_ok=True)
-        sweep(target.parent)
-        with new_part(target) as part:
-            with open(part, "xb") as file:
-                others = pool.map(partial(_scan, labels), paths[1:], stamps[1:])
-                for shard, scanned in enumerate(chain([first], others)):
-                    file.write(scanned.places.astype("<i8").tobytes())
-                    counts.append(len(scanned.places))
-                    noted += [(shard, *each) for each in scanned.noted]
-                    left_out += [f"shard '{paths[shard]}': {scanned.problem}"] if scanned.problem else []
-                    lasting = lasting and scanned.lasting
-                    if time.monotonic() - said > SAY_EVERY:
-                        said = time.monotonic()
-                        say(f"found the images in {shard + 1:,} of {len(paths):,} shards")
-                file.write(cache_file.end_of({"counts": counts, "noted": noted, "left_out": left_out}))
-            shards = _load(part, paths, stamps)  # stays mapped under any name
-            if shards is None:
-                raise OSError("it was changed by another program")
-            if lasting:
-                os.replace(part, target)
-            return shards
-    except OSError as error:
-        raise UserError(
-            f"cannot write the index of the shards to '{target.parent}': {error.strerror or error}; make room or set "
-            "PERCENTMATCH_CACHE to another folder"
-        ) from error
-    finally:
-        pool.shutdown(cancel_futures=True)
+    with threads(READERS if slow else 1) as pool, cache_file.new_cache_file(target, "the index of the shards") as part:
+        with open(part, "xb") as file:
+            others = pool.map(partial(_scan, labels), paths[1:], stamps[1:])
+            for shard, scanned in enumerate(chain([first], others)):
+                file.write(scanned.places.astype("<i8").tobytes())
+                counts.append(len(scanned.places))
+                noted += [(shard, *image) for image in scanned.noted]
+                left_out += [f"shard '{paths[shard]}': {scanned.problem}"] if scanned.problem else []
+                lasting = lasting and scanned.lasting
+                if time.monotonic() - said > SAY_EVERY:
+                    said = time.monotonic()
+                    say(f"found the images in {shard + 1:,} of {len(paths):,} shards")
+            file.write(cache_file.end_of({"counts": counts, "noted": noted, "left_out": left_out}))
+        shards = _load(part, paths, stamps)  # stays mapped when it is renamed
+        if shards is None:
+            raise OSError("it was changed by another program")
+        if lasting:
+            os.replace(part, target)
+        return shards
 
 
 class _Scanned(NamedTuple):
@@ -242,23 +225,20 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
         time.sleep(wait)
         places, noted, unclear = [], [], []
         try:
-            file = os.open(path, os.O_RDONLY)
-            try:
-                for pictures, others in samples(file, stamp[0], labels=labels):
+            with open(path, "rb", buffering=0) as file:
+                for pictures, others in samples(file.fileno(), stamp[0], labels=labels):
                     try:
-                        note = note_of(file, others, labels=labels)
+                        note = note_of(file.fileno(), others, labels=labels)
                     except Unclear as error:
                         unclear.append(str(error))
                         continue
                     if labels and note.get("labels") is not None:
                         noted += [(*member, note) for member in pictures]
-                    elif part_of(note) not in ("validation", "test"):
+                    elif subset_of(note) not in ("validation", "test"):
                         places += [(member.offset, member.length) for member in pictures]
-            finally:
-                os.close(file)
             more = f" ({len(unclear):,} images are left out)" if len(unclear) > 1 else ""
             return _Scanned(_array(places), noted, f"{unclear[0]}{more}" if unclear else "")
-        except Scattered as error:  # an image may lack its labels or its part, whichever it is
+        except Scattered as error:  # any image may lack its labels or its subset
             return _Scanned(_array([]), [], str(error))
         except Damaged as error:
             some = len(places) + len(noted)
@@ -274,12 +254,7 @@ def _array(places: list[tuple[int, int]]) -> np.ndarray:
 
 def name_at(path: str, offset: int) -> str:
     """The name of the member whose content begins there, for messages."""
-    with suppress(OSError, Damaged):
-        file = os.open(path, os.O_RDONLY)
-        try:
-            return next(
-                (member.name for member in members(file, os.fstat(file).st_size) if member.offset == offset), ""
-            )
-        finally:
-            os.close(file)
+    with suppress(OSError, Damaged, StopIteration), open(path, "rb", buffering=0) as file:
+        found = members(file.fileno(), os.fstat(file.fileno()).st_size)
+        return next(member.name for member in found if member.offset == offset)
     return ""

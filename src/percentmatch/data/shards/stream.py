@@ -25,7 +25,7 @@ from percentmatch.data.shards import index as storage
 from percentmatch.data.shards.index import Shards, name_at
 from percentmatch.errors import UserError
 
-OnItsWay = tuple[np.ndarray, list[Future]]  # pixels, and who fills them
+Pending = tuple[np.ndarray, list[Future]]  # pixels, and the tasks that fill them
 
 CHUNK = 4  # images that a thread takes at a time
 READERS = 16  # threads that read, of which `workers` decode at a time: storage that is far away answers late
@@ -58,14 +58,15 @@ class Stream:
             raise UserError("the shards hold no image to stream; name others")
         self.shards, self.size, self.frame, self.seed = shards, size, frame, seed
         self.buffer, self.skip_bad, self.say = min(buffer, len(shards)), skip_bad, say
-        self.workers = workers or _workers()
+        # a thread for each core, of this process's share of them where several train on one machine
+        self.workers = workers or max(cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)), 1)
         self._pool: ThreadPoolExecutor | None = None
         self._decoding = threading.Semaphore(self.workers)
-        self._asked: dict[tuple[int, int], OnItsWay] = {}  # by start and count
-        self._told: set[tuple[int, bool]] = set()  # shards of which `say` has heard, and whether they were lost
+        self._pending: dict[tuple[int, int], Pending] = {}  # by start and count
+        self._reported: set[tuple[int, bool]] = set()  # shards that `say` was told of, and whether they were lost
         self._lost: set[int] = set()  # shards that could not be read
         self._lock = threading.Lock()
-        self._open = lru_cache(OPEN_FILES)(self._open_shard)
+        self._open = lru_cache(OPEN_FILES)(lambda shard: _File(shards.paths[shard], shards.stamps[shard]))
         self._shard_order = lru_cache(2)(self._order_of_pass)
         self._block = lru_cache(4)(self._places_of_block)
 
@@ -83,13 +84,11 @@ class Stream:
         what was asked for earlier and is neither is forgotten.
         """
         wanted = {(first, count): None for first in (start, *ahead)}
-        for key in [key for key in self._asked if key not in wanted]:
-            for future in self._asked.pop(key)[1]:
+        for key in [key for key in self._pending if key not in wanted]:
+            for future in self._pending.pop(key)[1]:
                 future.cancel()
-        for key in wanted:
-            if key not in self._asked:
-                self._asked[key] = self._ask(*key)
-        pixels, futures = self._asked.pop((start, count))
+        self._pending |= {key: self._request(*key) for key in wanted if key not in self._pending}
+        pixels, futures = self._pending.pop((start, count))
         try:
             for future in futures:
                 future.result()
@@ -99,18 +98,18 @@ class Stream:
         return torch.from_numpy(pixels)
 
     def close(self) -> None:
-        """Let go of what is on its way. `rows` may be called again."""
+        """Cancel what is being decoded. `rows` may be called again."""
         if self._pool:
             self._pool.shutdown(wait=False, cancel_futures=True)
         self._pool = None
-        self._asked.clear()
+        self._pending.clear()
 
     def places(self, start: int, count: int) -> np.ndarray:
         """Which of the shards' N images stand at these positions: (count,)."""
         found, position, end = [], start, start + count
         while position < end:
-            epoch, place = divmod(position, len(self))
-            block, first = divmod(place, self.buffer)
+            epoch, within = divmod(position, len(self))
+            block, first = divmod(within, self.buffer)
             found.append(self._block(epoch, block)[first : first + end - position])
             position += len(found[-1])
         return np.concatenate(found)
@@ -129,32 +128,31 @@ class Stream:
         shard = order[turn]
         return self.shards.firsts[shard] + positions - (ends[turn] - self.shards.counts[shard])
 
-    def _ask(self, start: int, count: int) -> OnItsWay:
+    def _request(self, start: int, count: int) -> Pending:
         if self._pool is None:
             warnings.filterwarnings("ignore", module=r"PIL\.")  # of single images; no filter can be set in a thread
             self._pool = ThreadPoolExecutor(max(READERS, self.workers), thread_name_prefix="stream")
-        pixels = np.empty((count, 3, self.size, self.size), np.uint8)
-        places = self.places(start, count)
+        pixels, images = np.empty((count, 3, self.size, self.size), np.uint8), self.places(start, count)
         chunks = [slice(first, first + CHUNK) for first in range(0, count, CHUNK)]
         fill = partial(self._pool.submit, self._fill)
-        return pixels, [fill(pixels[rows], places[rows], start + rows.start) for rows in chunks]
+        return pixels, [fill(pixels[rows], images[rows], start + rows.start) for rows in chunks]
 
-    def _fill(self, pixels: np.ndarray, places: np.ndarray, position: int) -> None:
-        for row, place in enumerate(places.tolist()):
-            pixels[row] = self._image(place, position + row)
+    def _fill(self, pixels: np.ndarray, images: np.ndarray, position: int) -> None:
+        for row, image in enumerate(images.tolist()):
+            pixels[row] = self._image(image, position + row)
 
-    def _image(self, place: int, position: int) -> np.ndarray:
-        """The image at this place; if it is bad, the next good one a block further on in the pass."""
+    def _image(self, image: int, position: int) -> np.ndarray:
+        """This one of the shards' images; if it is bad, the next good one a block further on in the pass."""
         for attempt in range(1, MOST_BAD + 1):
-            shard = int(self.shards.shard_of(place))
-            offset, length = self.shards.places[place].tolist()
+            shard = int(self.shards.shard_of(image))
+            offset, length = self.shards.places[image].tolist()
             try:
                 content = self._read(shard, offset, length)
                 with self._decoding:
                     return decode_in_thread(content, self.size, self.frame)
             except BadImage as error:
                 self._bad(shard, offset, str(error))
-            place = int(self.places(position + attempt * self.buffer, 1)[0])
+            image = int(self.places(position + attempt * self.buffer, 1)[0])
         raise UserError(f"{MOST_BAD} images of the shards in a row cannot be read; see that the storage is there")
 
     def _read(self, shard: int, offset: int, length: int) -> bytes:
@@ -165,7 +163,8 @@ class Stream:
         reason = ""
         for wait in (*storage.WAITS, 0):
             try:
-                content = self._open(shard).read(length, offset)
+                file = self._open(shard)  # stays open while this name refers to it
+                content = os.pread(file.number, length, offset)
                 if len(content) == length:
                     return content
                 reason = "it is cut short"
@@ -177,46 +176,39 @@ class Stream:
             self._lost.add(shard)
         raise BadImage(reason)
 
-    def _open_shard(self, shard: int) -> "_File":
-        return _File(self.shards.paths[shard], self.shards.stamps[shard])
-
     def _bad(self, shard: int, offset: int, reason: str) -> None:
-        """Raise or tell, by the policy."""
-        path = self.shards.paths[shard]
-        lost = shard in self._lost
+        """Raise an error or, with `skip_bad`, say once for each shard that images are replaced."""
+        path, lost = self.shards.paths[shard], shard in self._lost
         with self._lock:
-            known = (shard, lost) in self._told
-            self._told.add((shard, lost))
+            known = (shard, lost) in self._reported
+            self._reported.add((shard, lost))
         if self.skip_bad and known:
             return
         name = name_at(path, offset)
         what = f"shard '{path}': cannot read {f'the image {name!r}' if name else f'at byte {offset:,}'}: {reason}"
-        if self.skip_bad:
-            all_bad = "all its images are" if lost else "it, and any other bad image of this shard, is"
-            self.say(f"skipped: {what}; {all_bad} replaced by others")
-            return
-        raise UserError(f"{what}; put it in order and go on by --resume, or without it by --skip-bad-images")
+        if not self.skip_bad:
+            raise UserError(f"{what}; repair it and go on by --resume, or leave it out by --skip-bad-images")
+        all_bad = "all its images are" if lost else "it, and any other bad image of this shard, is"
+        self.say(f"skipped: {what}; {all_bad} replaced by others")
 
 
 class _File:
-    """An open shard, closed when nobody reads from it any more. Refused if it is no longer the one that was indexed.
+    """An open shard, closed when nothing refers to it. Refused if it is not the one that was indexed.
 
-    A number alone would not do: another thread may let go of the file, and the next that is opened gets its number.
+    The file descriptor alone would not do: if another thread closes the file, the next one opened gets the same number.
     """
 
+    number = -1  # the file descriptor
+
     def __init__(self, path: str, stamp: tuple[int, int]) -> None:
-        self.file = -1
-        self.file = os.open(path, os.O_RDONLY)
-        about = os.fstat(self.file)
+        self.number = os.open(path, os.O_RDONLY)
+        about = os.fstat(self.number)
         if (about.st_size, about.st_mtime_ns) != stamp:
             raise OSError("it was changed since this run began")
 
-    def read(self, length: int, offset: int) -> bytes:
-        return os.pread(self.file, length, offset)
-
     def __del__(self) -> None:
-        if self.file >= 0:
-            os.close(self.file)
+        if self.number >= 0:
+            os.close(self.number)
 
 
 def _permutation(number: int, *seeds: int) -> np.ndarray:
@@ -224,8 +216,3 @@ def _permutation(number: int, *seeds: int) -> np.ndarray:
     seed = hashlib.blake2b(repr(seeds).encode(), digest_size=8).digest()
     generator = torch.Generator().manual_seed(int.from_bytes(seed) >> 1)
     return torch.randperm(number, generator=generator).numpy()
-
-
-def _workers() -> int:
-    """A thread for each core, of the cores of this process's share where several train on one machine."""
-    return max(cores() // int(os.environ.get("LOCAL_WORLD_SIZE", 1)), 1)

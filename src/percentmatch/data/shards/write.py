@@ -7,35 +7,27 @@ import os
 import tarfile
 import threading
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor, as_completed
-from dataclasses import dataclass
-from functools import partial
+from concurrent.futures import as_completed
+from contextlib import ExitStack
+from itertools import chain, count
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from percentmatch.data.manifest import Manifest
-from percentmatch.data.pixels.cache import Progress, cores
+from percentmatch.data.pixels.cache import Progress, cores, threads
 from percentmatch.data.pixels.decode import BadImage, cannot_read, read
 from percentmatch.data.pixels.load import Say, print_to_stderr
 from percentmatch.data.readers.folder import IMAGE_SUFFIXES
 from percentmatch.data.shards.index import PLAN
-from percentmatch.data.shards.tar import BLOCK, Damaged, members
+from percentmatch.data.shards.tar import BLOCK, Damaged, members, whole_blocks
 from percentmatch.errors import UserError
-from percentmatch.files import is_part, new_part, sweep, write_atomic
+from percentmatch.files import is_part, new_part, sweep, write_atomic, written_out
 
 VERSION = 1
 SEED = 0  # of the order; that of training comes from the run's own
 MEGABYTE = 1 << 20
-
-
-@dataclass(frozen=True)
-class Shard:
-    """A shard to be written."""
-
-    path: Path
-    rows: list[int]  # of the manifest
 
 
 def write_shards(
@@ -58,50 +50,46 @@ def write_shards(
     if shard_mb <= 0 or images_per_shard < 0:
         raise UserError("--shard-mb and --images-per-shard must be above 0")
     lengths = [_length(path) for path in manifest.paths]
-    order = torch.randperm(len(manifest), generator=torch.Generator().manual_seed(SEED)).tolist()
-    groups = _by_number(order, images_per_shard) if images_per_shard else _by_size(order, lengths, shard_mb * MEGABYTE)
-    shards = [Shard(out / f"shard-{number:06d}.tar", rows) for number, rows in enumerate(groups)]
+    sizes = [1 if images_per_shard else BLOCK + whole_blocks(length) for length in lengths]
+    groups = _groups(sizes, images_per_shard or shard_mb * MEGABYTE)
+    shards = {f"shard-{number:06d}.tar": rows for number, rows in enumerate(groups)}
     plan = {
         "version": VERSION,
         "digest": _digest(manifest, lengths, groups),
         "images": len(manifest),
-        "shards": [{"name": shard.path.name, "images": len(shard.rows)} for shard in shards],
+        "shards": [{"name": name, "images": len(rows)} for name, rows in shards.items()],
     }
-    _take_up(out, plan)
+    _start_or_continue(out, plan)
     keys, stop, done = _keys(manifest), threading.Event(), 0
-    pool = ThreadPoolExecutor(workers or cores())
     try:
-        work = [pool.submit(partial(_write, manifest, shard, keys, skip_bad, say, stop)) for shard in shards]
-        for future in as_completed(work):
-            done += future.result()
-            if progress:
-                progress(done, len(manifest))
+        with threads(workers or cores()) as pool, ExitStack() as stack:
+            stack.callback(stop.set)
+            about = manifest, keys, skip_bad, say, stop
+            work = [pool.submit(_write, out / name, rows, *about) for name, rows in shards.items()]
+            for future in as_completed(work):
+                done += future.result()
+                if progress:
+                    progress(done, len(manifest))
     except OSError as error:
         raise UserError(f"cannot write '{out}': {error.strerror or error}; make room and run this again") from error
-    finally:
-        stop.set()
-        pool.shutdown(cancel_futures=True)
     return plan
 
 
 def _length(path: Path) -> int:
     try:
         return os.stat(path).st_size
-    except (OSError, ValueError):  # told of when it is read
+    except (OSError, ValueError):  # reported when it is read
         return 0
 
 
-def _by_number(order: list[int], number: int) -> list[list[int]]:
-    return [order[first : first + number] for first in range(0, len(order), number)]
-
-
-def _by_size(order: list[int], lengths: Sequence[int], most: float) -> list[list[int]]:
+def _groups(sizes: Sequence[int], most: float) -> list[list[int]]:
+    """The rows of the images of each shard, in a random order: their sizes add up to `most` at most."""
     groups, room = [], 0.0
-    for row in order:
-        room -= BLOCK + -(-lengths[row] // BLOCK) * BLOCK
+    for row in torch.randperm(len(sizes), generator=torch.Generator().manual_seed(SEED)).tolist():
+        room -= sizes[row]
         if room < 0:
             groups.append([])
-            room = most - BLOCK - -(-lengths[row] // BLOCK) * BLOCK
+            room = most - sizes[row]
         groups[-1].append(row)
     return groups
 
@@ -114,8 +102,8 @@ def _digest(manifest: Manifest, lengths: Sequence[int], groups: list[list[int]])
     return digest.hexdigest()[:16]
 
 
-def _take_up(out: Path, plan: dict[str, Any]) -> None:
-    """Begin a folder, or go on with one that was begun in the same way."""
+def _start_or_continue(out: Path, plan: dict[str, Any]) -> None:
+    """Begin a folder, or continue one that was begun with the same plan."""
     file = out / PLAN
     try:
         out.mkdir(parents=True, exist_ok=True)
@@ -124,7 +112,7 @@ def _take_up(out: Path, plan: dict[str, Any]) -> None:
             old = json.loads(file.read_bytes())
             if not isinstance(old, dict) or old.get("digest") != plan["digest"]:
                 raise UserError(f"'{out}' holds shards of other images or settings; choose another --out")
-        elif not all(is_part(each) for each in out.iterdir()):
+        elif not all(map(is_part, out.iterdir())):
             raise UserError(f"'{out}' is not empty; choose another --out")
         else:
             write_atomic(file, (json.dumps(plan, indent=0) + "\n").encode())
@@ -140,46 +128,40 @@ def _keys(manifest: Manifest) -> list[str]:
     keys = []
     for name in manifest.ids:
         stem = next((name[: -len(suffix)] for suffix in IMAGE_SUFFIXES if name.lower().endswith(suffix)), name)
-        *folders, last = [folder for folder in stem.split("/") if folder not in ("", ".", "..")] or ["image"]
-        key = first = "/".join([*folders, last.replace(".", "_")])
-        number = 1
-        while key in taken:
-            number += 1
-            key = f"{first}_{number}"
-        taken.add(key)
-        keys.append(key)
+        *folders, last = [piece for piece in stem.split("/") if piece not in ("", ".", "..")] or ["image"]
+        key = "/".join([*folders, last.replace(".", "_")])
+        keys.append(next(new for new in chain([key], (f"{key}_{n}" for n in count(2))) if new not in taken))
+        taken.add(keys[-1])
     return keys
 
 
-def _write(manifest: Manifest, shard: Shard, keys: list[str], skip_bad: bool, say: Say, stop: threading.Event) -> int:
-    """Write one shard, unless it is there; returns the number of its images, with those left out."""
-    wanted = [keys[row] for row in shard.rows]
-    if _is_whole(shard.path, wanted, skip_bad):
-        return len(wanted)
-    with new_part(shard.path) as part:
-        with open(part, "xb") as file:
-            with tarfile.open(fileobj=file, mode="w") as tar:
-                for row, key in zip(shard.rows, wanted, strict=True):
-                    if stop.is_set():
-                        return 0
-                    path = manifest.paths[row]
-                    try:
-                        content = read(path)
-                    except BadImage as error:
-                        bad = cannot_read(path, str(error))
-                        if not skip_bad:
-                            hint = "replace it or leave it out by --skip-bad-images"
-                            raise UserError(f"{manifest.sources[row]}: {bad}; {hint}") from None
-                        say(f"skipped: {bad}")
-                        continue
-                    suffix = path.suffix.lower()
-                    _add(tar, key + (suffix if suffix in IMAGE_SUFFIXES else IMAGE_SUFFIXES[0]), content)
-                    if note := _note(manifest, row):
-                        _add(tar, f"{key}.json", json.dumps(note, ensure_ascii=False).encode())
-            file.flush()
-            os.fsync(file.fileno())
-        os.replace(part, shard.path)
-    return len(wanted)
+def _write(
+    shard: Path, rows: list[int], manifest: Manifest, keys: list[str], skip_bad: bool, say: Say, stop: threading.Event
+) -> int:
+    """Write these rows into one shard, unless it is there; returns their number, with those left out."""
+    if _is_whole(shard, [keys[row] for row in rows], skip_bad):
+        return len(rows)
+    with new_part(shard) as temporary:
+        with written_out(temporary, "xb") as file, tarfile.open(fileobj=file, mode="w") as tar:
+            for row in rows:
+                if stop.is_set():
+                    return 0
+                path = manifest.paths[row]
+                try:
+                    content = read(path)
+                except BadImage as error:
+                    bad = cannot_read(path, str(error))
+                    if not skip_bad:
+                        hint = "replace it or leave it out by --skip-bad-images"
+                        raise UserError(f"{manifest.sources[row]}: {bad}; {hint}") from None
+                    say(f"skipped: {bad}")
+                    continue
+                suffix = path.suffix.lower()
+                _add(tar, keys[row] + (suffix if suffix in IMAGE_SUFFIXES else IMAGE_SUFFIXES[0]), content)
+                if note := _note(manifest, row):
+                    _add(tar, f"{keys[row]}.json", json.dumps(note, ensure_ascii=False).encode())
+        os.replace(temporary, shard)
+    return len(rows)
 
 
 def _is_whole(path: Path, keys: list[str], some_missing: bool) -> bool:
@@ -187,10 +169,9 @@ def _is_whole(path: Path, keys: list[str], some_missing: bool) -> bool:
     try:
         with open(path, "rb") as file:
             size = os.fstat(file.fileno()).st_size
-            found = [member.name.rpartition(".")[0] for member in members(file.fileno(), size)]
+            found = list(dict.fromkeys(member.name.rpartition(".")[0] for member in members(file.fileno(), size)))
     except (OSError, Damaged):
         return False
-    found = list(dict.fromkeys(found))
     rest = iter(keys)
     return all(key in rest for key in found) if some_missing else found == keys
 
