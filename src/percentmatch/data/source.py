@@ -2,7 +2,7 @@
 
 import os
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from pathlib import Path
 from typing import Literal
 
@@ -13,11 +13,10 @@ from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.pixels.cache import Progress, cache_folder
 from percentmatch.data.pixels.images import Images
 from percentmatch.data.pixels.load import Say, load_images, print_to_stderr
-from percentmatch.data.readers.coco import read_coco
+from percentmatch.data.readers.coco import read_instances
 from percentmatch.data.readers.detect import OWN, detected, read_labels
 from percentmatch.data.readers.folder import is_image_name, unlabeled_manifest
-from percentmatch.data.readers.memo import remember
-from percentmatch.data.readers.rows import Report, refuse
+from percentmatch.data.readers.rows import LabelFile, Report, refuse
 from percentmatch.data.readers.voc import read_voc
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.shards.copies import without_copies
@@ -241,25 +240,16 @@ def _voc(settings: DataSettings) -> Manifest:
 
 
 def _coco(settings: DataSettings) -> Manifest:
-    root = _root(settings)
+    root, classes = _root(settings), class_list(settings)
     name = f"instances_train{settings.year or '20[0-9][0-9]'}.json"
     found = sorted((root / "annotations").glob(name))
     if len(found) != 1:
         there = " and ".join(file.name for file in found) or f"no {name}"
         raise UserError(f"{root}: annotations holds {there}; give the folder that holds it, or choose by --year")
-    manifest = _coco_part(root, found[0], "train", settings.drop_empty)
     test = found[0].with_name(found[0].name.replace("train", "val"))
-    if test.exists():
-        manifest = concat(manifest, _coco_part(root, test, "test", settings.drop_empty))
-    classes = class_list(settings)
-    return manifest.choose(classes) if classes else manifest
-
-
-def _coco_part(root: Path, file: Path, part: str, drop_empty: bool) -> Manifest:
-    name = file.stem.removeprefix("instances_")  # train2014
-    folder = next((place for place in (root / name, root / "images" / name) if place.is_dir()), root / name)
-    read = partial(read_coco, file, folder, part=part, keep_empty=not drop_empty)
-    return remember(read, file, folder, part, drop_empty, cache=cache_folder())
+    files = {found[0]: "train"} | ({test: "test"} if test.exists() else {})
+    read = partial(read_instances, keep_empty=not settings.drop_empty)
+    return reduce(concat, (read(LabelFile(file, classes=classes), part=part) for file, part in files.items()))
 
 
 def _root(settings: DataSettings) -> Path:
