@@ -4,7 +4,7 @@ import os
 from dataclasses import dataclass
 from functools import lru_cache, partial, reduce
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -45,19 +45,14 @@ class Data:
     def __post_init__(self) -> None:
         if self.pool.class_names != self.test.class_names:
             raise UserError("pool and test must have the same classes in the same order")
-        shared = set(self.pool.ids) & set(self.test.ids)
-        if shared:
+        if shared := set(self.pool.ids) & set(self.test.ids):
             raise UserError(f"image '{min(shared)}' is both in the pool and in the test set; take it out of one")
-        foreign = set(self.validation) - set(self.pool.ids)
-        if foreign:
+        if foreign := set(self.validation) - set(self.pool.ids):
             raise UserError(f"validation image '{min(foreign)}' is not in the pool")
         if len(self.test) and self.pool.pixels.shape[2:] != self.test.pixels.shape[2:]:
             raise UserError("pool and test must have images of one size")
         if self.stream and self.pool.pixels.shape[2:] != (self.stream.size, self.stream.size):
-            shape = " x ".join(map(str, self.pool.pixels.shape[2:]))
-            raise UserError(
-                f"the pool's images have {shape} pixels, the stream's {self.stream.size} a side; make them alike"
-            )
+            raise UserError(f"the pool must have images of {self.stream.size} x {self.stream.size} as the stream has")
 
 
 @dataclass(frozen=True)
@@ -71,9 +66,7 @@ class Source:
     @property
     def images(self) -> Manifest:
         if self.manifest is None:
-            raise UserError(
-                f"{self.settings.data} are drawn, not read from files; name --data files, voc, coco or shards"
-            )
+            raise UserError("scenes are drawn, not read from files; name --data files, voc, coco or shards")
         return self.manifest
 
 
@@ -89,32 +82,25 @@ def open_data(settings: DataSettings, *, say: Say = print_to_stderr, report: Rep
             flag, kinds = "--" + name.replace("_", "-"), " or ".join(about.kinds)
             raise UserError(f"{flag} is for --data {kinds}, not --data {settings.data}; change one of them")
     if settings.data == "custom":
-        raise UserError(
-            "this run's data was given in Python; give it again: train(..., data=...), score_run(..., data=...)"
-        )
+        raise UserError("this run's data was given in Python; give it again, as train(..., data=...)")
     if settings.data == "scenes":
         return Source(settings, None, None)
     shards = None
     if settings.data == "shards":
         if not settings.root:
-            raise UserError(
-                "--data shards needs --root: a folder with .tar files, or a pattern such as 'data/{000..099}.tar'"
-            )
+            raise UserError("--data shards needs --root, a folder of .tar files or a pattern as x/{000..099}.tar")
         shards = _open_shards(settings, "root", say)
         manifest = labeled_manifest(shards, settings.root, class_list(settings))
     else:
-        manifest = {"files": partial(_files, report=report), "voc": _voc, "coco": _coco}[settings.data](settings)
+        manifest = _read(settings, report)
     if settings.task == "single-label":
         check_single(manifest.labels, manifest.ids, manifest.sources)
-    if settings.unlabeled and not names_shards(settings.unlabeled):
-        manifest = _with_unlabeled(manifest, Path(settings.unlabeled), say)
     if settings.unlabeled and shards:
-        raise UserError(
-            f"--unlabeled: the shards of --root hold {len(shards):,} unlabeled images already; leave --unlabeled out, "
-            "or put all unlabeled images into shards of their own"
-        )
+        raise UserError(f"--unlabeled: the shards of --root hold {len(shards):,} unlabeled images; leave it out")
     if settings.unlabeled and names_shards(settings.unlabeled):
         shards = _open_shards(settings, "unlabeled", say)
+    elif settings.unlabeled:
+        manifest = _with_unlabeled(manifest, Path(settings.unlabeled), say)
     return Source(settings, manifest, shards or None)
 
 
@@ -143,35 +129,23 @@ def load_data(
     for sentence in shards.left_out if shards else ():
         say(f"skipped: {sentence}")
     if shards:
-        whole = without_copies(shards, _named(settings, manifest), cache=cache_folder(), say=say)
-        if fewer := len(shards) - len(whole):
-            say(f"left out {fewer:,} of {len(shards):,} images in the shards that the labeled data holds already")
-        shards = whole
-    load = partial(
-        load_images,
-        size=config.decode_size,
-        frame=config.frame,
-        verify=config.verify_cache,
-        skip_bad=config.skip_bad_images,
-        progress=progress,
-        say=say,
-    )
+        total = len(shards)
+        shards = without_copies(shards, _named(settings, manifest), cache=cache_folder(), say=say)
+        if fewer := total - len(shards):
+            say(f"left out {fewer:,} of {total:,} images in the shards that the labeled data holds already")
+    options: dict[str, Any] = {
+        "size": config.decode_size,
+        "frame": config.frame,
+        "skip_bad": config.skip_bad_images,
+        "say": say,
+    }
+    load = partial(load_images, verify=config.verify_cache, progress=progress, **options)
     tested = [part == "test" for part in manifest.parts]
     pool = load(manifest.select([not test for test in tested]))
     test = load(manifest.select(tested)) if any(tested) else pool.part(())
     left = {*pool.ids, *test.ids}
     validation = tuple(name for name in validation_ids(settings, manifest) if name in left)
-    stream = None
-    if shards:
-        stream = Stream(
-            shards,
-            size=config.decode_size,
-            frame=config.frame,
-            seed=config.seed,
-            buffer=config.shuffle_buffer,
-            skip_bad=config.skip_bad_images,
-            say=say,
-        )
+    stream = Stream(shards, seed=config.seed, buffer=config.shuffle_buffer, **options) if shards else None
     return Data(pool, test, validation, tuple(name for name in manifest.ids if name not in left), stream)
 
 
@@ -203,22 +177,19 @@ def check_classes(settings: DataSettings, manifest: Manifest) -> None:
         what = "every image with labels is for the test" if known else "no image has a known label"
         raise UserError(f"{where}: {what}; {'keep' if known else 'label'} some to learn from")
     positives = labels.targets.in_columns().tolist()
-    empty = [name for name, count in zip(manifest.class_names, positives, strict=True) if not count]
-    if empty:
+    if empty := [repr(name) for name, count in zip(manifest.class_names, positives, strict=True) if not count]:
         also = " (in a column of labels, also remove these)" if settings.data == "files" else ""
-        raise UserError(
-            f"{where}: no image to learn from shows {', '.join(map(repr, empty))}; label at least one, or name the "
-            f"other classes by --classes{also}"
-        )
+        what = f"no image to learn from shows {', '.join(empty)}"
+        raise UserError(f"{where}: {what}; label at least one, or name the other classes by --classes{also}")
 
 
-def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
-    if not os.path.exists(place):
-        raise UserError(f"--unlabeled: there is no file or folder {place}; check the path")
-    if is_image_name(place.name) and os.path.isfile(place):
-        raise UserError(f"--unlabeled: {place} is an image; give a folder, or a text file with one path a line")
+def _with_unlabeled(manifest: Manifest, path: Path, say: Say) -> Manifest:
     try:
-        more = unlabeled_manifest(place, manifest.class_names)
+        if not os.path.exists(path):
+            raise UserError(f"there is no file or folder {path}; check the path")
+        if is_image_name(path.name) and os.path.isfile(path):
+            raise UserError(f"{path} is an image; give a folder, or a text file with one path a line")
+        more = unlabeled_manifest(path, manifest.class_names)
     except UserError as error:
         raise UserError(f"--unlabeled: {error}") from None
     joined = join(manifest, more)
@@ -228,19 +199,20 @@ def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
     return joined
 
 
-def _files(settings: DataSettings, report: Report) -> Manifest:
-    if not settings.labels:
-        raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
-    images = Path(settings.images) if settings.images else None
-    return read_labels(Path(settings.labels), images, classes=class_list(settings), report=report)
-
-
-def _voc(settings: DataSettings) -> Manifest:
-    return read_voc(_root(settings), year=settings.year, classes=class_list(settings))
-
-
-def _coco(settings: DataSettings) -> Manifest:
-    root, classes = _root(settings), class_list(settings)
+def _read(settings: DataSettings, report: Report) -> Manifest:
+    """The manifest of files, VOC or COCO."""
+    classes, root = class_list(settings), Path(settings.root)
+    if settings.data == "files":
+        if not settings.labels:
+            raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
+        images = Path(settings.images) if settings.images else None
+        return read_labels(Path(settings.labels), images, classes=classes, report=report)
+    if not settings.root:
+        raise UserError(f"--data {settings.data} needs --root, the folder of the data")
+    if not root.is_dir():
+        raise UserError(f"--root: there is no folder {root}; check the path")
+    if settings.data == "voc":
+        return read_voc(root, year=settings.year, classes=classes)
     name = f"instances_train{settings.year or '20[0-9][0-9]'}.json"
     found = sorted((root / "annotations").glob(name))
     if len(found) != 1:
@@ -250,14 +222,6 @@ def _coco(settings: DataSettings) -> Manifest:
     files = {found[0]: "train"} | ({test: "test"} if test.exists() else {})
     read = partial(read_instances, keep_empty=not settings.drop_empty)
     return reduce(concat, (read(LabelFile(file, classes=classes), part=part) for file, part in files.items()))
-
-
-def _root(settings: DataSettings) -> Path:
-    if not settings.root:
-        raise UserError(f"--data {settings.data} needs --root, the folder of the data")
-    if not Path(settings.root).is_dir():
-        raise UserError(f"--root: there is no folder {settings.root}; check the path")
-    return Path(settings.root)
 
 
 def class_list(settings: DataSettings) -> list[str] | None:
