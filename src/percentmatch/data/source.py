@@ -133,12 +133,8 @@ def load_data(
         shards = without_copies(shards, _named(settings, manifest), cache=cache_folder(), say=say)
         if fewer := total - len(shards):
             say(f"left out {fewer:,} of {total:,} images in the shards that the labeled data holds already")
-    options: dict[str, Any] = {
-        "size": config.decode_size,
-        "frame": config.frame,
-        "skip_bad": config.skip_bad_images,
-        "say": say,
-    }
+    options: dict[str, Any] = {"size": config.decode_size, "frame": config.frame, "say": say}
+    options["skip_bad"] = config.skip_bad_images
     load = partial(load_images, verify=config.verify_cache, progress=progress, **options)
     tested = [part == "test" for part in manifest.parts]
     pool = load(manifest.select([not test for test in tested]))
