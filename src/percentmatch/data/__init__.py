@@ -1,5 +1,7 @@
 """Images in: manifests and their readers, decoding and its cache, decoded pools with their labels, and their split."""
 
+# ruff: noqa: F401  the imports are what this package offers
+
 from percentmatch.data.checks.check import check_data
 from percentmatch.data.checks.stats import describe
 from percentmatch.data.divide import count_split, split_data, split_manifest
@@ -16,34 +18,3 @@ from percentmatch.data.shards.stream import Stream
 from percentmatch.data.shards.write import write_shards
 from percentmatch.data.source import Data, Source, check_classes, load_data, open_data, read_manifest
 from percentmatch.data.split import Split, make_split, read_split
-
-__all__ = [
-    "Data",
-    "Images",
-    "Manifest",
-    "Source",
-    "Split",
-    "Stream",
-    "check_classes",
-    "check_data",
-    "concat",
-    "count_split",
-    "describe",
-    "detected",
-    "join",
-    "load_data",
-    "load_images",
-    "make_split",
-    "open_data",
-    "open_shards",
-    "read_coco",
-    "read_labels",
-    "read_manifest",
-    "read_split",
-    "read_table",
-    "read_voc",
-    "split_data",
-    "split_manifest",
-    "unlabeled_manifest",
-    "write_shards",
-]

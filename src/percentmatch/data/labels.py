@@ -149,11 +149,10 @@ class Labels:
                 found = f"{table.dtype} of shape {tuple(table.shape)}"
                 raise UserError(f"{name} is {found}; it must be torch.uint8, a table of images and classes as targets")
         known = torch.ones_like(targets) if known is None else known
-        flags = [Flags.of(targets * known), Flags.of(known)]
-        flags.append(Flags.full(*targets.shape) if difficult is None else Flags.of(difficult))
-        if any((table > 1).any() for table in (targets * known, known, difficult) if table is not None):
+        difficult = torch.zeros_like(targets) if difficult is None else difficult
+        if any((table > 1).any() for table in (targets * known, known, difficult)):
             raise UserError("labels must hold only 0 and 1: targets must be 0 or 1 where they are known")
-        return cls(*flags)
+        return cls(Flags.of(targets * known), Flags.of(known), Flags.of(difficult))
 
     @classmethod
     def cat(cls, *several: "Labels") -> "Labels":

@@ -121,15 +121,16 @@ def join(labeled: Manifest, unlabeled: Manifest) -> Manifest:
     rows = [row for row, path in enumerate(unlabeled.paths) if _real_path(path, resolve) not in held]
     if not rows:
         return labeled
-    taken, ids = set(labeled.ids), []
+    taken = dict.fromkeys(labeled.ids)
     for row in rows:
         name = unlabeled.ids[row]
         while name in taken:
             name = f"unlabeled/{name}"
-        taken.add(name)
-        ids.append(name)
+        taken[name] = None
     none = Labels.none(len(rows), len(labeled.class_names))
-    more = replace(unlabeled.select(rows), ids=tuple(ids), labels=none, class_names=labeled.class_names)
+    more = replace(
+        unlabeled.select(rows), ids=tuple(taken)[len(labeled) :], labels=none, class_names=labeled.class_names
+    )
     return concat(labeled, more)
 
 

@@ -129,8 +129,10 @@ def load_data(
     for sentence in shards.left_out if shards else ():
         say(f"skipped: {sentence}")
     if shards:
-        total = len(shards)
-        shards = without_copies(shards, _named(settings, manifest), cache=cache_folder(), say=say)
+        total, all_labeled = len(shards), not (settings.labeled or settings.split_file)
+        rows = zip(manifest.paths, manifest.parts, manifest.labels.known.in_rows().tolist(), strict=True)
+        used = [path for path, part, known in rows if (known and all_labeled) or part in ("validation", "test")]
+        shards = without_copies(shards, used, cache=cache_folder(), say=say)
         if fewer := total - len(shards):
             say(f"left out {fewer:,} of {total:,} images in the shards that the labeled data holds already")
     options: dict[str, Any] = {"size": config.decode_size, "frame": config.frame, "say": say}
@@ -143,14 +145,6 @@ def load_data(
     validation = tuple(name for name in validation_ids(settings, manifest) if name in left)
     stream = Stream(shards, seed=config.seed, buffer=config.shuffle_buffer, **options) if shards else None
     return Data(pool, test, validation, tuple(name for name in manifest.ids if name not in left), stream)
-
-
-def _named(settings: DataSettings, manifest: Manifest) -> list[Path]:
-    """Images that must not be streamed too: for validation and test, and those with labels if all of them are used."""
-    some = settings.labeled or settings.split_file
-    labeled = [0] * len(manifest) if some else manifest.labels.known.in_rows().tolist()
-    rows = zip(manifest.paths, manifest.parts, labeled, strict=True)
-    return [path for path, part, labels in rows if labels or part in ("validation", "test")]
 
 
 def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...]:

@@ -139,9 +139,7 @@ def split_sizes(total: int, labeled: float, validation: float, *, fixed: bool) -
         raise UserError(f"validation={validation:g} leaves none of the {total} images with labels; ask for fewer")
     if num_labeled < 1 or num_labeled + num_validation > total:
         what = f"labeled={labeled:g} and validation={validation:g} ask for {num_labeled} + {num_validation}"
-        raise UserError(
-            f"{what} of {total} images with labels; ask for at least one labeled image and no more than {total}"
-        )
+        raise UserError(f"{what} of {total} images with labels; ask for at least one to learn from and at most {total}")
     return num_labeled, num_validation
 
 

@@ -80,13 +80,13 @@ def read_labels(
             return read_metadata(file)
         file = replace(file, path=path / only_file(path))
     try:
-        reader = next((reader for reader in reversed(READERS.values()) if reader.fits(file)), None)
-        if reader is None:
-            what = "this JSON is neither COCO instances nor an export of Label Studio or FiftyOne"
-            raise UserError(f"{file.path}: {what}; give one of these, or a CSV file")
-        return reader.read(file)
+        for reader in reversed(READERS.values()):
+            if reader.fits(file):
+                return reader.read(file)
     except RecursionError:
         raise UserError(f"{path}: it is nested too deeply to be labels; export it again") from None
+    what = "this JSON is neither COCO instances nor an export of Label Studio or FiftyOne"
+    raise UserError(f"{file.path}: {what}; give one of these, or a CSV file")
 
 
 def only_file(folder: Path) -> str:

@@ -78,7 +78,10 @@ def read_samples(file: LabelFile) -> Manifest:
         path, value = sample.get("filepath"), sample.get(field)
         if not isinstance(path, str) or not path:
             raise UserError("it has no filepath; export the dataset again")
-        shown = None if value is None else [_name(label) for label in _classifications(value)]
+        found = [] if value is None else _classifications(value)
+        if not isinstance(found, list):
+            raise UserError("its labels are no classifications; export the dataset again")
+        shown = None if value is None else [_name(label) for label in found]
         return Row(nearest(file.folder, path) or path, shown, source, _subset_among(sample.get("tags")))
 
     items = ((f"{file.path}, sample {number}", sample) for number, sample in enumerate(samples, 1))
@@ -95,21 +98,14 @@ def _subset_among(tags: object) -> str:
 
 def _field(file: Path, samples: list[dict[str, Any]]) -> str:
     """The field that holds the labels."""
-    fields = {name for sample in samples for name, value in sample.items() if _kind(value)}
+    fields = {name for sample in samples for name, value in sample.items() if _classifications(value) is not None}
     if len(fields) == 1 or FIELD in fields:
         return FIELD if FIELD in fields else fields.pop()
     what = f"the fields {', '.join(sorted(fields))} of" if fields else "no field of"
     raise UserError(f"{file} has {what} classifications where one is needed; export the one to learn as {FIELD}")
 
 
-def _kind(value: object) -> str:
-    """Classification or Classifications, or nothing for any other value."""
+def _classifications(value: Any) -> Any:
+    """The list in a Classifications, or a Classification by itself; None for any other value."""
     kind = value.get("_cls") if isinstance(value, dict) else None
-    return kind if kind in ("Classification", "Classifications") else ""
-
-
-def _classifications(value: Any) -> list[object]:
-    found = value.get("classifications") if _kind(value) == "Classifications" else [value] if _kind(value) else None
-    if not isinstance(found, list):
-        raise UserError("its labels are no classifications; export the dataset again")
-    return found
+    return value.get("classifications") if kind == "Classifications" else [value] if kind == "Classification" else None

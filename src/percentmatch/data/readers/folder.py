@@ -116,16 +116,9 @@ def list_files(folder: str | Path) -> list[str]:
     """The names of the files in a folder, from one listing."""
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if _is_file(entry)]
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False) or os.path.isfile(entry)]
     except OSError as error:
         _refuse(error)
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # a link that leads to itself
-        return False
 
 
 def find_images(folder: Path, texts: Sequence[str], *, inside: bool = False) -> list[str]:

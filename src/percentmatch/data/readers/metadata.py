@@ -5,7 +5,6 @@ import os
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 from percentmatch.data.manifest import MOST_CELLS, SUBSET_OF, Manifest, check_room
 from percentmatch.data.readers.folder import numbered_lines
@@ -63,12 +62,12 @@ def _open(file: Path) -> Table:
     if isinstance(entries[0], RowError) and not header:
         raise UserError(entries[0].sentence)
     check_room(str(file), len(entries), len(header), MOST_CELLS)
-    lines = [[*(_cell(e.get(name)) for name in header), ""] if isinstance(e, dict) else e for e in entries]
+    lines = [e if isinstance(e, RowError) else [*(e.get(name, "?") for name in header), ""] for e in entries]
     return Table(file, header, lines, [source for source, _ in found], *find_columns(file, header))
 
 
-def _object(_: str, line: str) -> dict[str, Any]:
-    """The JSON object that a line holds."""
+def _object(_: str, line: str) -> dict[str, str]:
+    """The JSON object that a line holds, its values as cells."""
     entry = None
     with suppress(ValueError, RecursionError):
         entry = json.loads(line)
@@ -76,13 +75,7 @@ def _object(_: str, line: str) -> dict[str, Any]:
         raise UserError('this is no JSON object; write {"file_name": "1.jpg", "labels": ["cat"]}')
     if not entry.get("file_name"):
         raise UserError("there is no file_name; name the image or remove the line")
-    return entry
-
-
-def _cell(value: object) -> str:
-    if value is None:
-        return "?"
-    return value if isinstance(value, str) else json.dumps(value)
+    return {k: "?" if v is None else v if isinstance(v, str) else json.dumps(v) for k, v in entry.items()}
 
 
 def _in_folder(table: Table, top: Path, subset: str) -> Table:
