@@ -127,10 +127,8 @@ def join(labeled: Manifest, unlabeled: Manifest) -> Manifest:
         while name in taken:
             name = f"unlabeled/{name}"
         taken[name] = None
-    none = Labels.none(len(rows), len(labeled.class_names))
-    more = replace(
-        unlabeled.select(rows), ids=tuple(taken)[len(labeled) :], labels=none, class_names=labeled.class_names
-    )
+    ids, none = tuple(taken)[len(labeled) :], Labels.none(len(rows), len(labeled.class_names))
+    more = replace(unlabeled.select(rows), ids=ids, labels=none, class_names=labeled.class_names)
     return concat(labeled, more)
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,10 +65,9 @@ def read_split(
 
     Images that were `skipped` are dropped from it, and unlabeled ones that are not there, unless `all_there` must be.
     """
-    try:
+    values = None
+    with suppress(ValueError, RecursionError):
         values = json.loads(read_utf8(file))
-    except (ValueError, RecursionError):
-        values = None
     if not isinstance(values, dict):
         raise UserError(f"'{file}' is not a split; give a run's split.json or one written by `percentmatch data split`")
     split = Split.from_values(values, str(file))

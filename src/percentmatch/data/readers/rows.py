@@ -119,9 +119,8 @@ class LabelFile:
         if missing == len(names):
             raise UserError(errors[0].sentence)
         chosen, subsets = _one_row_an_image(names, good, codes, report)
-        ids = tuple(names[row] for row in chosen)
+        ids, sources = tuple(names[row] for row in chosen), tuple(good[row].source for row in chosen)
         labels = labels_of([codes[row] for row in chosen], len(class_names))
-        sources = tuple(good[row].source for row in chosen)
         return Manifest(tuple(folder / name for name in ids), ids, labels, subsets, class_names, sources)
 
 

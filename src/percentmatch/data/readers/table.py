@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import compress
 from pathlib import Path
 from typing import IO
@@ -246,23 +246,21 @@ def _class_columns(table: Table) -> dict[str, int]:
     return column_of
 
 
-class _Values(dict[str, int]):
-    """The value of each cell, by its text as it was written."""
-
-    def __missing__(self, cell: str) -> int:
-        self[cell] = CELLS[cell.strip().lower()]
-        return self[cell]
-
-
 def _from_columns(table: Table, column_of: dict[str, int]) -> Iterator[Row | RowError]:
     """The rows of a table with a column for each of these classes."""
     names, columns = list(column_of), list(column_of.values())
-    value_of = _Values()
+    found: set[int] = set()  # values of all cells
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}  # one tuple for all rows that show the same classes
+
+    @cache
+    def value_of(cell: str) -> int:
+        value = CELLS[cell.strip().lower()]
+        found.add(value)
+        return value
 
     def answer_of(cells: list[str]) -> Answer:
         try:
-            values = [value_of[cells[column]] for column in columns]
+            values = [value_of(cells[column]) for column in columns]
         except KeyError as error:
             wrong = error.args[0]
             name = next(name for name, column in column_of.items() if cells[column].strip().lower() == wrong)
@@ -275,5 +273,5 @@ def _from_columns(table: Table, column_of: dict[str, int]) -> Iterator[Row | Row
         return tuple(shown), tuple(unsure)
 
     yield from rows_of(table, answer_of)
-    if {0, MINUS}.intersection(value_of.values()) == {MINUS}:
+    if {0, MINUS} & found == {MINUS}:
         raise UserError(f"{table.file} has cells with -1 but none with 0; write 0 for absent, ? for unknown")

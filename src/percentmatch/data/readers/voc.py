@@ -35,12 +35,13 @@ def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None)
     names = list_files(main) if os.path.isdir(main) else []
     lists = {match.groups() for match in map(CLASS_LIST.fullmatch, names) if match}
     subset_of = _plain_lists(main, names)
-    read = (
-        _from_lists(main, lists, subset_of, classes) if lists else _from_xml(base / "Annotations", subset_of, classes)
-    )
+    if lists:
+        rows, class_names = _from_lists(main, lists, subset_of, classes)
+    else:
+        rows, class_names = _from_xml(base / "Annotations", subset_of, classes)
     name_of = _image_names(folder)
-    rows = [row._replace(image=name_of.get(row.image, row.image)) for row in sorted(read[0], key=lambda row: row.image)]
-    manifest = LabelFile(base).manifest(rows, read[1], folder=folder)
+    found = [row._replace(image=name_of.get(row.image, row.image)) for row in sorted(rows, key=lambda row: row.image)]
+    manifest = LabelFile(base).manifest(found, class_names, folder=folder)
     return replace(manifest, ids=tuple(path.stem for path in manifest.paths))
 
 
@@ -123,8 +124,7 @@ def _read_list(file: Path) -> tuple[list[str], list[int], bytearray]:
     for line, text in enumerate(read_utf8(file).split("\n"), 1):
         if cells := text.split():
             if len(cells) != 2 or cells[1] not in CODE_OF:
-                what = f"{text.strip()!r} is not an image id and -1, 0 or 1"
-                raise UserError(f"{file}, line {line}: {what}; correct the line")
+                raise UserError(f"{file}, line {line}: {text.strip()!r} is not an image id and -1, 0 or 1; correct it")
             ids.append(cells[0])
             lines.append(line)
             codes.append(CODE_OF[cells[1]])
