@@ -452,7 +452,7 @@ def coco(tmp_path: Path) -> Path:
 
 
 def test_coco_reads_its_file_once(coco: Path, monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    from percentmatch.data import source
+    from percentmatch.data.readers import coco as source
 
     calls: list[str] = []
     read = source.read_coco

@@ -265,7 +265,7 @@ MALFORMED = {
         '{"file_name": "a.jpg", "labels": []}\n[1]\n',
         r"x\.jsonl, line 2: this is no JSON object",
     ),
-    "no file name": ("x.jsonl", '{"labels": []}\n', r"x\.jsonl has no file_name"),
+    "no file name": ("x.jsonl", '{"labels": []}\n', r"x\.jsonl, line 1: there is no file_name"),
     "a line without file name": (
         "x.jsonl",
         '{"file_name": "a.jpg", "labels": ["cat"]}\n{"labels": ["cat"]}',
@@ -309,7 +309,7 @@ MALFORMED = {
     "two parts": (
         "x.json",
         json.dumps({"samples": [sample("a.jpg", "cat", tags=("train", "blurry", "test"))]}),
-        r"x\.json, sample 1: its tags name the parts test and train; keep one",
+        r"x\.json, sample 1: its tags name the subsets test and train; keep one",
     ),
     "two answers": ("x.json", '[{"image": "a.jpg", "x": "cat", "y": "dog"}]', r"task 1: .* the answers 'x', 'y'"),
     "no task at all": ("x.json", "[]", r"x\.json names no image"),

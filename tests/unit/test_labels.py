@@ -11,7 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from percentmatch.data import Images, make_split, read_table
 from percentmatch.data.labels import Flags, Labels
-from percentmatch.data.readers.memo import _pack, _unpack
+from percentmatch.data.readers.coco import _pack, _unpack
 from percentmatch.data.readers.rows import LabelFile, Row, encode
 from percentmatch.data.split import _one_of_each
 from percentmatch.errors import UserError

@@ -136,7 +136,7 @@ LAUGHS = '<!DOCTYPE a [<!ENTITY b "bb"><!ENTITY c "&b;&b;">]><annotation>&c;</an
         (True, f"{MAIN}/dog_train.txt", "1 1\n", "dog_train.txt, line 1: the images are not those of aeroplane"),
         (True, f"{MAIN}/dog_train.txt", "", "dog_train.txt: the images are not those of aeroplane_train.txt"),
         (True, f"{MAIN}/dog_train.txt", None, r"there is no file .*dog_train.txt"),
-        (True, f"{MAIN}/test.txt", "4\n1\n", "test.txt names 1, as another part does"),
+        (True, f"{MAIN}/test.txt", "4\n1\n", "test.txt names 1, as another list does"),
         (True, "JPEGImages/2.JPEG", None, r"val.txt, line 1: the image '2' is not in .*JPEGImages \(1 of 4 images"),
         (False, "JPEGImages/2.JPEG", None, "2.xml: the image '2' is not in"),
         (False, "Annotations/2.xml", None, r"there is no file .*2.xml"),
@@ -163,7 +163,7 @@ def test_an_image_of_two_parts_and_missing_labels_are_refused(tmp_path: Path) ->
     year = make_year(tmp_path / "VOC2007", lists=True, xml=False)
     for c in CLASSES:
         (year / "ImageSets" / "Main" / f"{c}_test.txt").write_text("4 1\n1 1\n")
-    with pytest.raises(UserError, match=r"aeroplane_test.txt names an image twice or one of another part"):
+    with pytest.raises(UserError, match=r"aeroplane_test.txt names an image twice or one of another list"):
         read_voc(year)
     (tmp_path / "VOC2012" / "JPEGImages").mkdir(parents=True)
     with pytest.raises(UserError, match=r"VOC2012 has neither ImageSets/Main/.* nor Annotations"):

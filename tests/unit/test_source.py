@@ -8,7 +8,7 @@ import pytest
 from PIL import Image
 
 from percentmatch.data import Split, check_classes, load_data, read_manifest, split_data, split_manifest
-from percentmatch.data.readers.memo import remember
+from percentmatch.data.readers.coco import remember
 from percentmatch.data.readers.table import read_table
 from percentmatch.errors import UserError
 from percentmatch.settings.config import Config

@@ -50,9 +50,7 @@ def test_an_impossible_split_is_refused(labeled: float, validation: float) -> No
 
 @pytest.mark.parametrize("validation", [100, 140])
 def test_validation_that_leaves_nothing_is_refused_in_plain_numbers(validation: int) -> None:
-    with pytest.raises(
-        UserError, match=rf"^validation={validation} leaves none of the 100 images with labels to learn"
-    ):
+    with pytest.raises(UserError, match=rf"^validation={validation} leaves none of the 100 images with labels; ask"):
         make_split(IDS, [], labeled=0, validation=validation)
     with pytest.raises(UserError, match="every image with labels is set apart for validation"):
         make_split(IDS, [], labeled=0, fixed_validation=IDS[:40], without_labels=IDS[40:])

@@ -1,12 +1,13 @@
 """Images in: manifests and their readers, decoding and its cache, decoded pools with their labels, and their split."""
 
+# ruff: noqa: F401  the imports are what this package offers
+
 from percentmatch.data.checks.check import check_data
 from percentmatch.data.checks.stats import describe
 from percentmatch.data.divide import count_split, split_data, split_manifest
-from percentmatch.data.manifest import Manifest, concat, join
+from percentmatch.data.manifest import Manifest, join
 from percentmatch.data.pixels.images import Images
 from percentmatch.data.pixels.load import load_images
-from percentmatch.data.readers.coco import read_coco
 from percentmatch.data.readers.detect import detected, read_labels
 from percentmatch.data.readers.folder import unlabeled_manifest
 from percentmatch.data.readers.table import read_table
@@ -15,35 +16,4 @@ from percentmatch.data.shards.index import open_shards
 from percentmatch.data.shards.stream import Stream
 from percentmatch.data.shards.write import write_shards
 from percentmatch.data.source import Data, Source, check_classes, load_data, open_data, read_manifest
-from percentmatch.data.split import Split, make_split, read_split
-
-__all__ = [
-    "Data",
-    "Images",
-    "Manifest",
-    "Source",
-    "Split",
-    "Stream",
-    "check_classes",
-    "check_data",
-    "concat",
-    "count_split",
-    "describe",
-    "detected",
-    "join",
-    "load_data",
-    "load_images",
-    "make_split",
-    "open_data",
-    "open_shards",
-    "read_coco",
-    "read_labels",
-    "read_manifest",
-    "read_split",
-    "read_table",
-    "read_voc",
-    "split_data",
-    "split_manifest",
-    "unlabeled_manifest",
-    "write_shards",
-]
+from percentmatch.data.split import Split, make_split

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import pad
 
 from percentmatch.errors import UserError
 
@@ -26,36 +27,34 @@ class Flags:
     @classmethod
     def of(cls, table: Tensor) -> "Flags":
         """From a dense table, where every value but 0 counts as 1."""
-        usual, lengths, columns = [torch.zeros(0, dtype=torch.uint8)], [torch.zeros(1, dtype=torch.long)], []
-        for block in table.cpu().split(rows_at_once(table.shape[1])):
+        found, width = [], table.shape[1]
+        for block in table.cpu().split(rows_at_once(width)):
             ones = block != 0
-            usual.append((2 * ones.sum(1) > table.shape[1]).byte())
-            row, column = (ones != usual[-1][:, None]).nonzero(as_tuple=True)
-            lengths.append(row.bincount(minlength=len(block)))
-            columns.append(_small(column, table.shape[1]))
-        found = torch.cat(columns) if columns else _small(torch.zeros(0), table.shape[1])
-        return cls(torch.cat(usual), torch.cat(lengths).cumsum(0), found, table.shape[1])
+            usual = (2 * ones.sum(1) > width).byte()
+            row, column = (ones != usual[:, None]).nonzero(as_tuple=True)
+            found.append(cls(usual, _starts(row.bincount(minlength=len(ones))), _small(column, width), width))
+        return cls.cat(*found)
 
     @classmethod
     def listed(cls, columns: Sequence[Collection[int]], width: int, usual: Sequence[int] = ()) -> "Flags":
         """From the columns of each row that differ from its usual value, which is 0 unless given."""
         values = torch.tensor(usual or [0] * len(columns), dtype=torch.uint8)
-        starts = torch.tensor([0, *map(len, columns)]).cumsum(0)
+        lengths = torch.tensor(list(map(len, columns)), dtype=torch.long)
         found = torch.tensor(list(chain.from_iterable(columns)), dtype=torch.long)
-        return cls(values, starts, _small(found, width), width)
+        return cls(values, _starts(lengths), _small(found, width), width)
 
     @classmethod
     def full(cls, number: int, width: int, value: int = 0) -> "Flags":
         """The same value everywhere."""
-        usual = torch.full((number,), value, dtype=torch.uint8)
-        return cls(usual, torch.zeros(number + 1, dtype=torch.long), _small(torch.zeros(0), width), width)
+        usual, none = torch.full((number,), value, dtype=torch.uint8), torch.zeros(number, dtype=torch.long)
+        return cls(usual, _starts(none), _small(none[:0], width), width)
 
     @classmethod
     def cat(cls, *tables: "Flags") -> "Flags":
         """The rows of several tables with the same columns."""
-        lengths = [torch.zeros(1, dtype=torch.long), *(each.starts.diff() for each in tables)]
-        usual, columns = (torch.cat([getattr(each, name) for each in tables]) for name in ("usual", "columns"))
-        return cls(usual, torch.cat(lengths).cumsum(0), columns, tables[0].width)
+        lengths = torch.cat([table.starts.diff() for table in tables])
+        usual, columns = (torch.cat([getattr(table, name) for table in tables]) for name in ("usual", "columns"))
+        return cls(usual, _starts(lengths), columns, tables[0].width)
 
     @property
     def shape(self) -> tuple[int, int]:
@@ -67,7 +66,7 @@ class Flags:
     def select(self, rows: Tensor) -> "Flags":
         """The table of these rows."""
         lengths = self.starts[rows + 1] - self.starts[rows]
-        starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
+        starts = _starts(lengths)
         position = torch.arange(int(starts[-1])) + (self.starts[rows] - starts[:-1]).repeat_interleave(lengths)
         return Flags(self.usual[rows], starts, self.columns[position], self.width)
 
@@ -76,10 +75,9 @@ class Flags:
         new_column = torch.full((self.width,), -1)
         new_column[torch.tensor(columns, dtype=torch.long)] = torch.arange(len(columns))
         found = new_column[self.columns.long()]
-        kept = found >= 0
-        lengths = torch.zeros(len(self), dtype=torch.long).index_add_(0, self._row_of(), kept.long())
-        starts = torch.cat([torch.zeros(1, dtype=torch.long), lengths.cumsum(0)])
-        return Flags(self.usual, starts, _small(found[kept], len(columns)), len(columns))
+        chosen = found >= 0
+        lengths = self._row_of()[chosen].bincount(minlength=len(self))
+        return Flags(self.usual, _starts(lengths), _small(found[chosen], len(columns)), len(columns))
 
     def __getitem__(self, rows: Sequence[int] | Tensor) -> Tensor:
         """Rows as a dense table: (rows, c) uint8."""
@@ -101,15 +99,12 @@ class Flags:
     def ones(self) -> tuple[Tensor, Tensor]:
         """Row and column of every 1, in the order of the rows: (k,) each."""
         row, column = self._row_of(), self.columns.long()
-        full = self.usual.nonzero().flatten()
-        if not len(full):
-            return row, column
         rare = self.usual[row] == 0
         found = [(row[rare], column[rare])]
-        for rows in full.split(rows_at_once(self.width)):
-            row_of_block, more = self[rows].nonzero(as_tuple=True)
-            found.append((rows[row_of_block], more))
-        row, column = (torch.cat(each) for each in zip(*found, strict=True))
+        for rows in self.usual.nonzero().flatten().split(rows_at_once(self.width)):
+            row, column = self[rows].nonzero(as_tuple=True)
+            found.append((rows[row], column))
+        row, column = (torch.cat(parts) for parts in zip(*found, strict=True))
         order = row.argsort(stable=True)
         return row[order], column[order]
 
@@ -154,16 +149,14 @@ class Labels:
                 found = f"{table.dtype} of shape {tuple(table.shape)}"
                 raise UserError(f"{name} is {found}; it must be torch.uint8, a table of images and classes as targets")
         known = torch.ones_like(targets) if known is None else known
-        flags = [Flags.of(targets * known), Flags.of(known)]
-        flags.append(Flags.full(*targets.shape) if difficult is None else Flags.of(difficult))
-        if any((table > 1).any() for table in (targets * known, known, difficult) if table is not None):
+        difficult = torch.zeros_like(targets) if difficult is None else difficult
+        if any((table > 1).any() for table in (targets * known, known, difficult)):
             raise UserError("labels must hold only 0 and 1: targets must be 0 or 1 where they are known")
-        return cls(*flags)
+        return cls(Flags.of(targets * known), Flags.of(known), Flags.of(difficult))
 
     @classmethod
     def cat(cls, *several: "Labels") -> "Labels":
-        tables = ([getattr(each, name) for each in several] for name in TABLES)
-        return cls(*(Flags.cat(*each) for each in tables))
+        return cls(*(Flags.cat(*(getattr(labels, name) for labels in several)) for name in TABLES))
 
     @classmethod
     def none(cls, number: int, width: int) -> "Labels":
@@ -176,10 +169,10 @@ class Labels:
         return self.targets.shape
 
     def select(self, rows: Tensor) -> "Labels":
-        return Labels(*(each.select(rows) for each in (self.targets, self.known, self.difficult)))
+        return Labels(*(getattr(self, name).select(rows) for name in TABLES))
 
     def choose(self, columns: Sequence[int]) -> "Labels":
-        return Labels(*(each.choose(columns) for each in (self.targets, self.known, self.difficult)))
+        return Labels(*(getattr(self, name).choose(columns) for name in TABLES))
 
     def certain(self, rows: Tensor) -> tuple[Tensor, Tensor]:
         """Dense targets of these rows, and where they are known and not difficult: (rows, c) uint8 each."""
@@ -196,16 +189,13 @@ def check_shape(labels: Labels, num_images: int, num_classes: int) -> None:
     if not isinstance(labels, Labels):
         raise UserError(f"labels must be Labels, not {type(labels).__name__}; make them by Labels.of(targets)")
     if labels.shape != (num_images, num_classes):
-        raise UserError(
-            f"labels are of shape {labels.shape}; they must be of {num_images} images, {num_classes} classes"
-        )
+        raise UserError(f"labels are of shape {labels.shape}; give {num_images} images and {num_classes} classes")
 
 
 def find_rows(ids: Sequence[str], wanted: Sequence[str]) -> Tensor:
     """The rows of the images wanted, among all by their ids: (len(wanted),)."""
     row_of = {name: row for row, name in enumerate(ids)}
-    missing = [name for name in wanted if name not in row_of]
-    if missing:
+    if missing := [name for name in wanted if name not in row_of]:
         raise UserError(f"the data has no image {missing[0]!r} (and {len(missing) - 1} more); check the ids asked for")
     return torch.tensor([row_of[name] for name in wanted], dtype=torch.long)
 
@@ -214,17 +204,18 @@ def check_single(labels: Labels, ids: Sequence[str], sources: Sequence[str] = ()
     """Refuse an image with labels that has not exactly one; `sources` say where each was read, if from a file."""
     counts = labels.targets.in_rows()
     wrong = ((labels.known.in_rows() > 0) & (counts != 1)).nonzero().flatten().tolist()
-    if wrong:
-        row = wrong[0]
-        where = f"{sources[row]}: " if sources else ""
-        raise UserError(
-            f"{where}image '{ids[row]}' has {int(counts[row])} labels ({len(wrong)} images have not exactly one); "
-            "correct them, or train with --task multi-label"
-        )
+    for row in wrong[:1]:
+        what = f"{sources[row]}: " if sources else ""
+        what += f"image '{ids[row]}' has {int(counts[row])} labels ({len(wrong)} images have not exactly one)"
+        raise UserError(f"{what}; correct them, or train with --task multi-label")
 
 
 def rows_at_once(width: int) -> int:
     return max(AT_ONCE // max(width, 1), 1)
+
+
+def _starts(lengths: Tensor) -> Tensor:
+    return pad(lengths.cumsum(0), (1, 0))
 
 
 def _small(columns: Tensor, width: int) -> Tensor:

@@ -1,8 +1,11 @@
 """Which images there are and what is known of their labels, before any pixel is read."""
 
 import os
-from collections.abc import Sequence
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from unicodedata import normalize
 
@@ -16,6 +19,7 @@ SUBSETS = ("train", "validation", "test")
 SUBSET_OF = {"": "", "?": "", "train": "train", "training": "train", "test": "test", "testing": "test"}  # as people say
 SUBSET_OF |= {name: "validation" for name in ("validation", "val", "valid", "dev")}
 COLUMNS = ("paths", "ids", "parts", "sources")  # of a manifest: a value for each image
+NOT_UTF8 = re.compile("[\ud800-\udfff]")  # file names on disk may hold these, UTF-8 files cannot
 MOST_CLASSES = 25_000
 MOST_PAIRS = 1 << 35  # of image and class, which are kept sparsely, and hashed one by one
 MOST_CELLS = 1 << 30  # where each is a text or number of its own
@@ -43,19 +47,20 @@ class Manifest:
                 raise UserError(f"{name} has {len(getattr(self, name))} entries for {n} images; give one for each")
         check_shape(self.labels, n, c)
         if len(set(self.ids)) < n:
-            first, second = _first_twins(self.ids)
-            where = f"{self.sources[first]} and {self.sources[second]}"
-            raise UserError(f"two images have the id {self.ids[first]!r} ({where}); ids must differ")
+            name = Counter(self.ids).most_common(1)[0][0]
+            where = " and ".join(source for other, source in zip(self.ids, self.sources, strict=True) if other == name)
+            raise UserError(f"several images have the id {name!r} ({where}); ids must differ")
         if len(set(self.class_names)) < c or not all(self.class_names):
             raise UserError(f"class names must differ and not be empty: {', '.join(map(repr, self.class_names))}")
         plain = [normalize("NFC", name) for name in self.class_names]
         if len(set(plain)) < c:
-            name = plain[_first_twins(plain)[0]]
+            name = Counter(plain).most_common(1)[0][0]
             raise UserError(f"two classes are called {name!r}, its accents encoded in two ways; write it in one")
-        wrong = set(self.parts) - {"", *SUBSETS}
-        if wrong:
+        if wrong := set(self.parts) - {"", *SUBSETS}:
             raise UserError(f"unknown part {min(wrong)!r}; choose from: {', '.join(SUBSETS)}, or leave it empty")
-        _check_text(self.ids, self.class_names)
+        for name in (*self.ids, *self.class_names):
+            if not name.isascii() and NOT_UTF8.search(name):
+                raise UserError(f"the name {name!a} is not valid UTF-8; rename the file")
 
     def __len__(self) -> int:
         return len(self.ids)
@@ -68,7 +73,7 @@ class Manifest:
         """The images of these rows (numbers, or a mask of all rows), in their order."""
         index = torch.as_tensor(rows)
         index = index.nonzero().flatten() if index.dtype in (torch.bool, torch.uint8) else index.long()
-        columns = {name: tuple(map(getattr(self, name).__getitem__, index.tolist())) for name in COLUMNS}
+        columns = {name: tuple(getattr(self, name)[row] for row in index.tolist()) for name in COLUMNS}
         return replace(self, labels=self.labels.select(index), **columns)
 
     def choose(self, classes: Sequence[str]) -> "Manifest":
@@ -92,10 +97,8 @@ class Manifest:
 def check_room(where: str, images: int, classes: int, most: int = MOST_PAIRS) -> None:
     """Refuse, before any room is taken, what a wrong column or a hostile file asks for."""
     if classes > MOST_CLASSES or images * classes > most:
-        raise UserError(
-            f"{where} names {classes:,} classes for {images:,} images, more than can be learnt; look whether these are "
-            "labels, or name the classes to learn by --classes"
-        )
+        what = f"{where} names {classes:,} classes for {images:,} images, more than can be learnt"
+        raise UserError(f"{what}; check that these are labels, or name the classes to learn by --classes")
 
 
 def concat(first: Manifest, second: Manifest) -> Manifest:
@@ -113,47 +116,24 @@ def join(labeled: Manifest, unlabeled: Manifest) -> Manifest:
     Give the whole labeled manifest, test images included, so that none of them comes back as an unlabeled one. Labels
     and classes of `unlabeled` are dropped; an id that is taken gets the prefix `unlabeled/`.
     """
-    real_folders: dict[str, str] = {}
-    held = {_real_path(path, real_folders) for path in labeled.paths}
-    rows = [row for row, path in enumerate(unlabeled.paths) if _real_path(path, real_folders) not in held]
-    taken = set(labeled.ids)
-    ids = []
+    resolve = cache(os.path.realpath)
+    held = {_real_path(path, resolve) for path in labeled.paths}
+    rows = [row for row, path in enumerate(unlabeled.paths) if _real_path(path, resolve) not in held]
+    if not rows:
+        return labeled
+    taken = dict.fromkeys(labeled.ids)
     for row in rows:
         name = unlabeled.ids[row]
         while name in taken:
             name = f"unlabeled/{name}"
-        taken.add(name)
-        ids.append(name)
-    if not rows:
-        return labeled
-    none = Labels.none(len(rows), len(labeled.class_names))
-    more = replace(unlabeled.select(rows), ids=tuple(ids), labels=none, class_names=labeled.class_names)
+        taken[name] = None
+    ids, none = tuple(taken)[len(labeled) :], Labels.none(len(rows), len(labeled.class_names))
+    more = replace(unlabeled.select(rows), ids=ids, labels=none, class_names=labeled.class_names)
     return concat(labeled, more)
 
 
-def _real_path(path: Path, real_folders: dict[str, str]) -> str:
-    """The path without links. Each folder is resolved once, so a file costs one look at itself."""
+def _real_path(path: Path, resolve: Callable[[str], str]) -> str:
+    """The path without links. `resolve` keeps what it found, so a file costs one look at itself."""
     folder, name = os.path.split(path)
-    if folder not in real_folders:
-        real_folders[folder] = os.path.realpath(folder)
-    real = os.path.join(real_folders[folder], name)
+    real = os.path.join(resolve(folder), name)
     return os.path.realpath(real) if os.path.islink(real) else real
-
-
-def _first_twins(names: Sequence[str]) -> tuple[int, int]:
-    seen: dict[str, int] = {}
-    for row, name in enumerate(names):
-        if name in seen:
-            return seen[name], row
-        seen[name] = row
-    raise ValueError("all names differ")
-
-
-def _check_text(*groups: tuple[str, ...]) -> None:
-    """Names end up in UTF-8 files, so each must have a UTF-8 form (a file name on disk need not)."""
-    for names in groups:
-        try:
-            "".join(names).encode()
-        except UnicodeEncodeError:
-            bad = next(name for name in names if any("\ud800" <= letter <= "\udfff" for letter in name))
-            raise UserError(f"the name {bad!a} is not valid UTF-8; rename the file") from None

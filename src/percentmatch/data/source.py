@@ -2,9 +2,9 @@
 
 import os
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import lru_cache, partial, reduce
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 
@@ -13,11 +13,10 @@ from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.pixels.cache import Progress, cache_folder
 from percentmatch.data.pixels.images import Images
 from percentmatch.data.pixels.load import Say, load_images, print_to_stderr
-from percentmatch.data.readers.coco import read_coco
+from percentmatch.data.readers.coco import read_instances
 from percentmatch.data.readers.detect import OWN, detected, read_labels
 from percentmatch.data.readers.folder import is_image_name, unlabeled_manifest
-from percentmatch.data.readers.memo import remember
-from percentmatch.data.readers.rows import Report, refuse
+from percentmatch.data.readers.rows import LabelFile, Report, refuse
 from percentmatch.data.readers.voc import read_voc
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.shards.copies import without_copies
@@ -46,19 +45,14 @@ class Data:
     def __post_init__(self) -> None:
         if self.pool.class_names != self.test.class_names:
             raise UserError("pool and test must have the same classes in the same order")
-        shared = set(self.pool.ids) & set(self.test.ids)
-        if shared:
+        if shared := set(self.pool.ids) & set(self.test.ids):
             raise UserError(f"image '{min(shared)}' is both in the pool and in the test set; take it out of one")
-        foreign = set(self.validation) - set(self.pool.ids)
-        if foreign:
+        if foreign := set(self.validation) - set(self.pool.ids):
             raise UserError(f"validation image '{min(foreign)}' is not in the pool")
         if len(self.test) and self.pool.pixels.shape[2:] != self.test.pixels.shape[2:]:
             raise UserError("pool and test must have images of one size")
         if self.stream and self.pool.pixels.shape[2:] != (self.stream.size, self.stream.size):
-            shape = " x ".join(map(str, self.pool.pixels.shape[2:]))
-            raise UserError(
-                f"the pool's images have {shape} pixels, the stream's {self.stream.size} a side; make them alike"
-            )
+            raise UserError(f"the pool must have images of {self.stream.size} x {self.stream.size} as the stream has")
 
 
 @dataclass(frozen=True)
@@ -72,9 +66,7 @@ class Source:
     @property
     def images(self) -> Manifest:
         if self.manifest is None:
-            raise UserError(
-                f"{self.settings.data} are drawn, not read from files; name --data files, voc, coco or shards"
-            )
+            raise UserError("scenes are drawn, not read from files; name --data files, voc, coco or shards")
         return self.manifest
 
 
@@ -90,32 +82,25 @@ def open_data(settings: DataSettings, *, say: Say = print_to_stderr, report: Rep
             flag, kinds = "--" + name.replace("_", "-"), " or ".join(about.kinds)
             raise UserError(f"{flag} is for --data {kinds}, not --data {settings.data}; change one of them")
     if settings.data == "custom":
-        raise UserError(
-            "this run's data was given in Python; give it again: train(..., data=...), score_run(..., data=...)"
-        )
+        raise UserError("this run's data was given in Python; give it again, as train(..., data=...)")
     if settings.data == "scenes":
         return Source(settings, None, None)
     shards = None
     if settings.data == "shards":
         if not settings.root:
-            raise UserError(
-                "--data shards needs --root: a folder with .tar files, or a pattern such as 'data/{000..099}.tar'"
-            )
+            raise UserError("--data shards needs --root, a folder of .tar files or a pattern as x/{000..099}.tar")
         shards = _open_shards(settings, "root", say)
         manifest = labeled_manifest(shards, settings.root, class_list(settings))
     else:
-        manifest = {"files": partial(_files, report=report), "voc": _voc, "coco": _coco}[settings.data](settings)
+        manifest = _read(settings, report)
     if settings.task == "single-label":
         check_single(manifest.labels, manifest.ids, manifest.sources)
-    if settings.unlabeled and not names_shards(settings.unlabeled):
-        manifest = _with_unlabeled(manifest, Path(settings.unlabeled), say)
     if settings.unlabeled and shards:
-        raise UserError(
-            f"--unlabeled: the shards of --root hold {len(shards):,} unlabeled images already; leave --unlabeled out, "
-            "or put all unlabeled images into shards of their own"
-        )
+        raise UserError(f"--unlabeled: the shards of --root hold {len(shards):,} unlabeled images; leave it out")
     if settings.unlabeled and names_shards(settings.unlabeled):
         shards = _open_shards(settings, "unlabeled", say)
+    elif settings.unlabeled:
+        manifest = _with_unlabeled(manifest, Path(settings.unlabeled), say)
     return Source(settings, manifest, shards or None)
 
 
@@ -144,44 +129,22 @@ def load_data(
     for sentence in shards.left_out if shards else ():
         say(f"skipped: {sentence}")
     if shards:
-        whole = without_copies(shards, _named(settings, manifest), cache=cache_folder(), say=say)
-        if fewer := len(shards) - len(whole):
-            say(f"left out {fewer:,} of {len(shards):,} images in the shards that the labeled data holds already")
-        shards = whole
-    load = partial(
-        load_images,
-        size=config.decode_size,
-        frame=config.frame,
-        verify=config.verify_cache,
-        skip_bad=config.skip_bad_images,
-        progress=progress,
-        say=say,
-    )
+        total, all_labeled = len(shards), not (settings.labeled or settings.split_file)
+        rows = zip(manifest.paths, manifest.parts, manifest.labels.known.in_rows().tolist(), strict=True)
+        used = [path for path, part, known in rows if (known and all_labeled) or part in ("validation", "test")]
+        shards = without_copies(shards, used, cache=cache_folder(), say=say)
+        if fewer := total - len(shards):
+            say(f"left out {fewer:,} of {total:,} images in the shards that the labeled data holds already")
+    options: dict[str, Any] = {"size": config.decode_size, "frame": config.frame, "say": say}
+    options["skip_bad"] = config.skip_bad_images
+    load = partial(load_images, verify=config.verify_cache, progress=progress, **options)
     tested = [part == "test" for part in manifest.parts]
     pool = load(manifest.select([not test for test in tested]))
     test = load(manifest.select(tested)) if any(tested) else pool.part(())
     left = {*pool.ids, *test.ids}
     validation = tuple(name for name in validation_ids(settings, manifest) if name in left)
-    stream = None
-    if shards:
-        stream = Stream(
-            shards,
-            size=config.decode_size,
-            frame=config.frame,
-            seed=config.seed,
-            buffer=config.shuffle_buffer,
-            skip_bad=config.skip_bad_images,
-            say=say,
-        )
+    stream = Stream(shards, seed=config.seed, buffer=config.shuffle_buffer, **options) if shards else None
     return Data(pool, test, validation, tuple(name for name in manifest.ids if name not in left), stream)
-
-
-def _named(settings: DataSettings, manifest: Manifest) -> list[Path]:
-    """Images that must not be streamed too: for validation and test, and those with labels if all of them are used."""
-    some = settings.labeled or settings.split_file
-    labeled = [0] * len(manifest) if some else manifest.labels.known.in_rows().tolist()
-    rows = zip(manifest.paths, manifest.parts, labeled, strict=True)
-    return [path for path, part, labels in rows if labels or part in ("validation", "test")]
 
 
 def validation_ids(settings: DataSettings, manifest: Manifest) -> tuple[str, ...]:
@@ -204,22 +167,19 @@ def check_classes(settings: DataSettings, manifest: Manifest) -> None:
         what = "every image with labels is for the test" if known else "no image has a known label"
         raise UserError(f"{where}: {what}; {'keep' if known else 'label'} some to learn from")
     positives = labels.targets.in_columns().tolist()
-    empty = [name for name, count in zip(manifest.class_names, positives, strict=True) if not count]
-    if empty:
+    if empty := [repr(name) for name, count in zip(manifest.class_names, positives, strict=True) if not count]:
         also = " (in a column of labels, also remove these)" if settings.data == "files" else ""
-        raise UserError(
-            f"{where}: no image to learn from shows {', '.join(map(repr, empty))}; label at least one, or name the "
-            f"other classes by --classes{also}"
-        )
+        what = f"no image to learn from shows {', '.join(empty)}"
+        raise UserError(f"{where}: {what}; label at least one, or name the other classes by --classes{also}")
 
 
-def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
-    if not os.path.exists(place):
-        raise UserError(f"--unlabeled: there is no file or folder {place}; check the path")
-    if is_image_name(place.name) and os.path.isfile(place):
-        raise UserError(f"--unlabeled: {place} is an image; give a folder, or a text file with one path a line")
+def _with_unlabeled(manifest: Manifest, path: Path, say: Say) -> Manifest:
     try:
-        more = unlabeled_manifest(place, manifest.class_names)
+        if not os.path.exists(path):
+            raise UserError(f"there is no file or folder {path}; check the path")
+        if is_image_name(path.name) and os.path.isfile(path):
+            raise UserError(f"{path} is an image; give a folder, or a text file with one path a line")
+        more = unlabeled_manifest(path, manifest.class_names)
     except UserError as error:
         raise UserError(f"--unlabeled: {error}") from None
     joined = join(manifest, more)
@@ -229,45 +189,29 @@ def _with_unlabeled(manifest: Manifest, place: Path, say: Say) -> Manifest:
     return joined
 
 
-def _files(settings: DataSettings, report: Report) -> Manifest:
-    if not settings.labels:
-        raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
-    images = Path(settings.images) if settings.images else None
-    return read_labels(Path(settings.labels), images, classes=class_list(settings), report=report)
-
-
-def _voc(settings: DataSettings) -> Manifest:
-    return read_voc(_root(settings), year=settings.year, classes=class_list(settings))
-
-
-def _coco(settings: DataSettings) -> Manifest:
-    root = _root(settings)
+def _read(settings: DataSettings, report: Report) -> Manifest:
+    """The manifest of files, VOC or COCO."""
+    classes, root = class_list(settings), Path(settings.root)
+    if settings.data == "files":
+        if not settings.labels:
+            raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
+        images = Path(settings.images) if settings.images else None
+        return read_labels(Path(settings.labels), images, classes=classes, report=report)
+    if not settings.root:
+        raise UserError(f"--data {settings.data} needs --root, the folder of the data")
+    if not root.is_dir():
+        raise UserError(f"--root: there is no folder {root}; check the path")
+    if settings.data == "voc":
+        return read_voc(root, year=settings.year, classes=classes)
     name = f"instances_train{settings.year or '20[0-9][0-9]'}.json"
     found = sorted((root / "annotations").glob(name))
     if len(found) != 1:
         there = " and ".join(file.name for file in found) or f"no {name}"
         raise UserError(f"{root}: annotations holds {there}; give the folder that holds it, or choose by --year")
-    manifest = _coco_part(root, found[0], "train", settings.drop_empty)
     test = found[0].with_name(found[0].name.replace("train", "val"))
-    if test.exists():
-        manifest = concat(manifest, _coco_part(root, test, "test", settings.drop_empty))
-    classes = class_list(settings)
-    return manifest.choose(classes) if classes else manifest
-
-
-def _coco_part(root: Path, file: Path, part: str, drop_empty: bool) -> Manifest:
-    name = file.stem.removeprefix("instances_")  # train2014
-    folder = next((place for place in (root / name, root / "images" / name) if place.is_dir()), root / name)
-    read = partial(read_coco, file, folder, part=part, keep_empty=not drop_empty)
-    return remember(read, file, folder, part, drop_empty, cache=cache_folder())
-
-
-def _root(settings: DataSettings) -> Path:
-    if not settings.root:
-        raise UserError(f"--data {settings.data} needs --root, the folder of the data")
-    if not Path(settings.root).is_dir():
-        raise UserError(f"--root: there is no folder {settings.root}; check the path")
-    return Path(settings.root)
+    files = {found[0]: "train"} | ({test: "test"} if test.exists() else {})
+    read = partial(read_instances, keep_empty=not settings.drop_empty)
+    return reduce(concat, (read(LabelFile(file, classes=classes), part=part) for file, part in files.items()))
 
 
 def class_list(settings: DataSettings) -> list[str] | None:

@@ -3,9 +3,10 @@
 import hashlib
 import json
 from collections.abc import Collection, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor
@@ -14,12 +15,13 @@ from percentmatch.data.labels import Flags
 from percentmatch.data.readers.folder import read_utf8
 from percentmatch.errors import UserError
 
+T = TypeVar("T")
 PARTS = ("labeled", "unlabeled", "validation", "test")
 
 
 @dataclass(frozen=True)
 class Split:
-    """Image ids of each subset."""
+    """The image ids of each subset."""
 
     labeled: tuple[str, ...]
     unlabeled: tuple[str, ...]
@@ -30,12 +32,13 @@ class Split:
     @property
     def digest(self) -> str:
         """A hash of all subsets: two runs with the same digest saw the same images."""
-        values = [*(getattr(self, subset) for subset in PARTS), *([self.stream] if self.stream else [])]
-        return hashlib.sha256(json.dumps(values).encode()).hexdigest()[:16]
+        return hashlib.sha256(json.dumps(list(self._values().values())).encode()).hexdigest()[:16]
+
+    def _values(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "stream" or value}
 
     def to_json(self) -> str:
-        values = {subset: getattr(self, subset) for subset in PARTS} | ({"stream": self.stream} if self.stream else {})
-        return json.dumps({"digest": self.digest, **values}, indent=0) + "\n"
+        return json.dumps({"digest": self.digest, **self._values()}, indent=0) + "\n"
 
     @classmethod
     def from_values(cls, values: Mapping[str, Any], source: str) -> "Split":
@@ -62,10 +65,9 @@ def read_split(
 
     Images that were `skipped` are dropped from it, and unlabeled ones that are not there, unless `all_there` must be.
     """
-    try:
+    values = None
+    with suppress(ValueError, RecursionError):
         values = json.loads(read_utf8(file))
-    except (ValueError, RecursionError):
-        values = None
     if not isinstance(values, dict):
         raise UserError(f"'{file}' is not a split; give a run's split.json or one written by `percentmatch data split`")
     split = Split.from_values(values, str(file))
@@ -73,17 +75,13 @@ def read_split(
     split = Split(*(tuple(name for name in getattr(split, subset) if name not in gone) for subset in PARTS))
     for subset in PARTS:
         ids = getattr(split, subset)
-        missing = sorted(set(ids) - set(test if subset == "test" else pool))
-        if missing:
-            raise UserError(
-                f"'{file}': {subset} image '{missing[0]}' is not in the data ({len(missing)} of {len(ids)} are not); "
-                "give the data that the split was made for"
-            )
+        if missing := sorted(set(ids).difference(test if subset == "test" else pool)):
+            what = f"{subset} image '{missing[0]}' is not in the data ({len(missing)} of {len(ids)} are not)"
+            raise UserError(f"'{file}': {what}; give the data that the split was made for")
     in_pool = [*split.labeled, *split.unlabeled, *split.validation]
     if len(set(in_pool)) < len(in_pool) or not split.labeled:
         raise UserError(f"'{file}' names an image twice or none as labeled; make the split again")
-    bare = sorted({*split.labeled, *split.validation} & set(without_labels))
-    if bare:
+    if bare := sorted({*split.labeled, *split.validation}.intersection(without_labels)):
         raise UserError(f"'{file}' asks for the labels of '{bare[0]}', which the data does not have")
     return split
 
@@ -101,49 +99,47 @@ def make_split(
 ) -> Split:
     """Draw validation images, then labeled ones, at random from the pool; the rest is unlabeled (the paper's way).
 
-    Numbers below 1 are shares of the images that have labels; those `without_labels` are always unlabeled. 0 labeled
+    Numbers below 1 are fractions of the images that have labels; those `without_labels` are always unlabeled. 0 labeled
     takes every image that has labels and is not for validation. `fixed_validation`, those with labels, are for
-    validation whatever `validation` asks for, and shares are then of the other images. With `keep_classes`, the
+    validation whatever `validation` asks for, and fractions are then of the other images. With `keep_classes`, the
     positives (n, c) of the pool, first the labeled part gets an image of every class, then the validation part where a
     class has another, and then the rest is drawn.
     """
-    bare = set(without_labels)
-    fixed = set(fixed_validation) - bare
-    have_labels = [row for row, name in enumerate(pool) if name not in bare and name not in fixed]
+    fixed = set(fixed_validation).difference(without_labels)
+    set_apart = fixed.union(without_labels)
+    have_labels = [row for row, name in enumerate(pool) if name not in set_apart]
     total = len(have_labels)
-    num_labeled, num_validation = split_sizes(total, labeled=labeled, validation=validation, fixed=bool(fixed))
+    num_labeled, num_validation = split_sizes(total, labeled, validation, fixed=bool(fixed))
     order = torch.randperm(total, generator=torch.Generator().manual_seed(seed)).tolist()
     rows = [have_labels[i] for i in order]
     if keep_classes is None:
         valid, drawn = rows[:num_validation], rows[num_validation : num_validation + num_labeled]
     else:
-        keep_classes = keep_classes if isinstance(keep_classes, Flags) else Flags.of(keep_classes)
-        drawn = _one_of_each(rows, num_labeled, keep_classes)
-        taken = set(drawn)
-        valid = _one_of_each([row for row in rows if row not in taken], num_validation, keep_classes)
-        taken, more = taken.union(valid), num_labeled - len(drawn)
-        others = [row for row in rows if row not in taken]
+        positives = keep_classes if isinstance(keep_classes, Flags) else Flags.of(keep_classes)
+        drawn = _one_of_each(rows, num_labeled, positives)
+        valid = _one_of_each(_without(rows, drawn), num_validation, positives)
+        others, more = _without(rows, drawn + valid), num_labeled - len(drawn)
         drawn, valid = drawn + others[:more], valid + others[more : more + num_validation - len(valid)]
-    names = {*(pool[row] for row in drawn)}, fixed | {pool[row] for row in valid}
-    rest = [name for name in pool if name not in names[0] and name not in names[1]]
-    return Split(*(tuple(sorted(subset)) for subset in (names[0], rest, names[1], test)))
+    learnt, validated = [pool[row] for row in drawn], [*fixed, *(pool[row] for row in valid)]
+    return Split(*(tuple(sorted(ids)) for ids in (learnt, _without(pool, learnt + validated), validated, test)))
 
 
-def split_sizes(total: int, *, labeled: float, validation: float, fixed: bool) -> tuple[int, int]:
+def _without(items: Sequence[T], taken: Sequence[T]) -> list[T]:
+    held = set(taken)
+    return [item for item in items if item not in held]
+
+
+def split_sizes(total: int, labeled: float, validation: float, *, fixed: bool) -> tuple[int, int]:
     """How many of `total` images with labels are labeled, and how many validate; see `make_split`."""
     num_validation = 0 if fixed else _count(validation, total)
     num_labeled = _count(labeled, total) if labeled else total - num_validation
     if fixed and not total:
         raise UserError("every image with labels is set apart for validation; mark some of them for training")
     if not labeled and num_labeled < 1:
-        raise UserError(
-            f"validation={validation:g} leaves none of the {total} images with labels to learn from; ask for fewer"
-        )
+        raise UserError(f"validation={validation:g} leaves none of the {total} images with labels; ask for fewer")
     if num_labeled < 1 or num_labeled + num_validation > total:
-        raise UserError(
-            f"labeled={labeled:g} and validation={validation:g} ask for {num_labeled} + {num_validation} of "
-            f"{total} images with labels; ask for at least one labeled image and no more than there are"
-        )
+        what = f"labeled={labeled:g} and validation={validation:g} ask for {num_labeled} + {num_validation}"
+        raise UserError(f"{what} of {total} images with labels; ask for at least one to learn from and at most {total}")
     return num_labeled, num_validation
 
 
@@ -164,9 +160,9 @@ def _one_of_each(rows: list[int], most: int, positives: Flags) -> list[int]:
     starts, ranks = [0, *row.bincount(minlength=n).cumsum(0).tolist()], rank.tolist()
     covered: set[int] = set()
     drawn: list[int] = []
-    for rank in range(c):
-        if rank not in covered and first[rank] < n and len(drawn) < most:
-            drawn.append(alone[rank] if alone[rank] < n else first[rank])
+    for which in range(c):
+        if which not in covered and first[which] < n and len(drawn) < most:
+            drawn.append(alone[which] if alone[which] < n else first[which])
             covered.update(ranks[starts[drawn[-1]] : starts[drawn[-1] + 1]])
     return [rows[position] for position in drawn]
 

@@ -1,24 +1,38 @@
-"""MS-COCO: image-level labels from an instances JSON file."""
+"""MS-COCO: image-level labels from an instances JSON file. They take long to read, so the manifest is cached."""
 
+import contextlib
+import hashlib
 import json
+import os
 import re
 from collections import Counter
-from collections.abc import Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
-from percentmatch.data.labels import Flags, Labels
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load, save
+
+from percentmatch.data.labels import TABLES, Flags, Labels
 from percentmatch.data.manifest import Manifest, check_room
 from percentmatch.data.pixels.cache import cache_folder
-from percentmatch.data.readers.folder import find_all_images, read_utf8
-from percentmatch.data.readers.memo import remember
-from percentmatch.data.readers.rows import LabelFile
+from percentmatch.data.readers.folder import load_json, read_utf8
+from percentmatch.data.readers.rows import LabelFile, Row
 from percentmatch.errors import UserError
+from percentmatch.files import write_atomic
 
 T = TypeVar("T", bound=Hashable)
 OUTLINE = re.compile(r'"segmentation"\s*:\s*\[[][0-9.,eE+\s-]*\]')
-NEEDED = {"images": ("id", "file_name"), "categories": ("id", "name"), "annotations": ("image_id", "category_id")}
+NEEDED = {
+    "images": {"id": int, "file_name": str},
+    "categories": {"id": int, "name": str},
+    "annotations": {"image_id": int, "category_id": int},
+}
+VERSION = 3  # of cached manifests
+FLAGS = ("usual", "starts", "columns")
+NAMES = ("paths", "ids", "parts", "class_names", "sources")
 
 
 def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bool = True) -> Manifest:
@@ -29,8 +43,7 @@ def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bo
     """
     content = _read_content(annotations)
     categories = sorted(content["categories"], key=lambda entry: entry["id"])
-    class_names = [entry["name"].strip() for entry in categories]
-    _unique(annotations, "categories", class_names)
+    names = list(_unique(annotations, "categories", [entry["name"].strip() for entry in categories]))
     column_of = _unique(annotations, "categories", [entry["id"] for entry in categories])
     row_of = _unique(annotations, "images", [entry["id"] for entry in content["images"]])
     check_room(str(annotations), len(row_of), len(column_of))
@@ -41,76 +54,95 @@ def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bo
             what = f"image {entry['image_id']}" if row is None else f"category {entry['category_id']}"
             raise UserError(f"{annotations}, annotation {number}: there is no {what}; remove the annotation or add it")
         shown[row].add(column)
-    everywhere = (Flags.full(len(row_of), len(column_of), value) for value in (1, 0))
-    labels = Labels(Flags.listed(shown, len(column_of)), *everywhere)
-    sources = [f"{annotations}, image id {name}" for name in row_of]
-    ids = find_all_images(images, [entry["file_name"] for entry in content["images"]], sources, inside=True)
-    manifest = Manifest(
-        paths=tuple(images / name for name in ids),
-        ids=tuple(ids),
-        labels=labels,
-        parts=(part,) * len(ids),
-        class_names=tuple(class_names),
-        sources=tuple(sources),
-    )
-    if keep_empty:
-        return manifest
-    if not any(shown):
+    if not keep_empty and not any(shown):
         raise UserError(f"{annotations} has no annotation; keep the images without annotations or give another file")
-    return manifest.select([bool(columns) for columns in shown])
+    rows = [
+        Row(entry["file_name"], [names[i] for i in sorted(columns)], f"{annotations}, image id {entry['id']}", part)
+        for entry, columns in zip(content["images"], shown, strict=True)
+    ]
+    manifest = LabelFile(annotations).manifest(rows, names, folder=images)
+    return manifest if keep_empty else manifest.select(manifest.labels.targets.in_rows() > 0)
 
 
 def is_instances(file: LabelFile) -> bool:
     return file.is_json and all(f'"{name}"' in file.text for name in NEEDED)
 
 
-def read_instances(file: LabelFile) -> Manifest:
-    """An instances file by itself; its images are in the folder given, or where COCO has them."""
+def read_instances(file: LabelFile, *, part: str = "", keep_empty: bool = True) -> Manifest:
+    """An instances file whose images are in the folder given, or where COCO has them, or beside it."""
     name, above = file.path.stem.removeprefix("instances_"), file.path.parent.parent
     usual = (folder for folder in (above / name, above / "images" / name) if folder.is_dir())
     folder = file.images or next(usual, file.path.parent)
-    manifest = remember(partial(read_coco, file.path, folder), file.path, folder, cache=cache_folder())
+    read = partial(read_coco, file.path, folder, part=part, keep_empty=keep_empty)
+    manifest = remember(read, file.path, folder, part, keep_empty, cache=cache_folder())
     return manifest.choose(file.classes) if file.classes else manifest
 
 
 def _read_content(file: Path) -> Mapping[str, list[dict[str, Any]]]:
     """The three lists of the file, each entry with the fields that are used."""
+    # outlines fill most of the file and are not used: leaving them out, but not their lines, is several times as fast
+    text = OUTLINE.sub(lambda found: '"segmentation":0' + "\n" * found[0].count("\n"), read_utf8(file))
+    content = load_json(file, text)
     try:
-        content = json.loads(OUTLINE.sub(_without_outline, read_utf8(file)))
-    except json.JSONDecodeError as error:
-        raise UserError(
-            f"{file}, line {error.lineno}: this is not JSON ({error.msg}); give an instances file"
-        ) from None
-    except (RecursionError, ValueError) as error:
-        raise UserError(f"{file} is not a COCO instances file ({error}); give e.g. instances_train2014.json") from None
-    for name, fields in NEEDED.items():
-        entries = content.get(name) if isinstance(content, dict) else None
-        if not isinstance(entries, list):
-            raise UserError(f"{file} is not a COCO instances file: it has no list '{name}'; give an instances file")
-        for number, entry in enumerate(entries, 1):
-            for field in fields:
-                if not isinstance(entry, dict) or not _is_right(field, entry.get(field)):
-                    what = f"entry {number} of '{name}' has no good '{field}'"
-                    raise UserError(f"{file} is not a COCO instances file: {what}; give an instances file")
+        for name, fields in NEEDED.items():
+            entries = content.get(name) if isinstance(content, dict) else None
+            if not isinstance(entries, list):
+                raise UserError(f"it has no list '{name}'")
+            for number, entry in enumerate(entries, 1):
+                for field, kind in fields.items():
+                    value = entry.get(field) if isinstance(entry, dict) else None
+                    if not isinstance(value, kind) or (kind is str and (not value.strip() or "\0" in value)):
+                        raise UserError(f"entry {number} of '{name}' has no good '{field}'")
+    except UserError as error:
+        raise UserError(f"{file} is not a COCO instances file: {error}; give e.g. instances_train2014.json") from None
     return content
 
 
-def _without_outline(match: re.Match[str]) -> str:
-    """Outlines fill most of the file and are not used: leaving them out makes reading several times as fast."""
-    return '"segmentation":0' + "\n" * match[0].count("\n")  # line numbers stay right
-
-
-def _is_right(field: str, value: object) -> bool:
-    if field in ("file_name", "name"):
-        return isinstance(value, str) and bool(value.strip()) and "\0" not in value
-    return isinstance(value, int)
-
-
 def _unique(file: Path, what: str, keys: list[T]) -> dict[T, int]:
-    number_of = {key: number for number, key in enumerate(keys)}
+    """The position of each key."""
     if not keys:
         raise UserError(f"{file}: '{what}' is empty; give a file with at least one")
-    if len(number_of) < len(keys):
-        twice = Counter(keys).most_common(1)[0][0]
-        raise UserError(f"{file}: '{what}' has {twice!r} twice; keep one of the entries")
-    return number_of
+    key, count = Counter(keys).most_common(1)[0]
+    if count > 1:
+        raise UserError(f"{file}: '{what}' has {key!r} twice; keep one of the entries")
+    return {key: number for number, key in enumerate(keys)}
+
+
+def remember(read: Callable[[], Manifest], file: Path, images: Path, *settings: object, cache: Path) -> Manifest:
+    """What `read` makes of `file` under these settings, from `cache` if nothing has changed since.
+
+    Neither the file nor which names the folder `images` holds; folders below it are not looked into.
+    """
+    about = os.stat(file)
+    held = (os.stat(images).st_mtime_ns, len(os.listdir(images))) if images.is_dir() else ()
+    facts = VERSION, os.path.abspath(file), about.st_size, about.st_mtime_ns, str(images), held, *map(str, settings)
+    cached = cache / f"{hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()}.manifest"
+    with contextlib.suppress(OSError, SafetensorError, ValueError, KeyError, TypeError):
+        return _unpack(cached.read_bytes())
+    manifest = read()
+    with contextlib.suppress(OSError, UserError):  # only speed is lost
+        cached.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(cached, _pack(manifest))
+    return manifest
+
+
+def _pack(manifest: Manifest) -> bytes:
+    names = {name: [str(value) for value in getattr(manifest, name)] for name in NAMES}
+    text = torch.frombuffer(bytearray(json.dumps(names).encode()), dtype=torch.uint8)
+    tables = {name: getattr(manifest.labels, name) for name in TABLES}
+    flags = {f"{name}.{field}": getattr(table, field) for name, table in tables.items() for field in FLAGS}
+    return save({"names": text, **flags})
+
+
+def _unpack(content: bytes) -> Manifest:
+    stored = load(content)
+    fields = {name: tuple(values) for name, values in json.loads(bytes(stored.pop("names").numpy())).items()}
+    width = len(fields["class_names"])
+    labels = Labels(*(Flags(*(stored[f"{name}.{field}"] for field in FLAGS), width) for name in TABLES))
+    for flags in (labels.targets, labels.known, labels.difficult):
+        ends, columns = flags.starts, flags.columns
+        if ends[0] != 0 or (ends.diff() < 0).any() or ends[-1] != len(columns) or len(ends) != len(flags) + 1:
+            raise ValueError("rows of labels do not fit")
+        if ((columns < 0) | (columns >= width)).any() or (flags.usual > 1).any():
+            raise ValueError("labels of no class")
+    return Manifest(paths=tuple(map(Path, fields.pop("paths"))), labels=labels, **fields)

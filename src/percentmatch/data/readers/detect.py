@@ -32,9 +32,9 @@ class Reader(NamedTuple):
 READERS = {  # of the formats that fit, the last counts: special ones stand below general ones
     "CSV": Reader(lambda file: not file.is_json, read_csv),
     "Label Studio, CSV": Reader(label_studio.is_csv_export, label_studio.read_csv_export),
-    "FiftyOne, a file for each image": Reader(lambda file: file.holds("index", "attrs"), fiftyone.refuse_one_image),
-    "FiftyOne, labels": Reader(lambda file: file.holds("labels"), fiftyone.read_labels),
-    "FiftyOne, samples": Reader(lambda file: file.holds("samples"), fiftyone.read_samples),
+    "FiftyOne, a file for each image": Reader(lambda file: file.has("index", "attrs"), fiftyone.refuse_one_image),
+    "FiftyOne, labels": Reader(lambda file: file.has("labels"), fiftyone.read_labels),
+    "FiftyOne, samples": Reader(lambda file: file.has("samples"), fiftyone.read_samples),
     "Label Studio, JSON": Reader(lambda file: isinstance(file.content, list), label_studio.read_tasks),
     "COCO": Reader(is_instances, read_instances),
     "metadata": Reader(is_metadata, read_metadata),
@@ -80,15 +80,13 @@ def read_labels(
             return read_metadata(file)
         file = replace(file, path=path / only_file(path))
     try:
-        reader = next((reader for reader in reversed(READERS.values()) if reader.fits(file)), None)
-        if reader is None:
-            raise UserError(
-                f"{file.path}: this JSON is neither COCO instances (images, annotations and categories) nor an export "
-                "of Label Studio (a list of tasks) or FiftyOne (labels or samples); give one of these, or a CSV file"
-            )
-        return reader.read(file)
+        for reader in reversed(READERS.values()):
+            if reader.fits(file):
+                return reader.read(file)
     except RecursionError:
-        raise UserError(f"{path}: what it holds is nested too deeply to be labels; export it again") from None
+        raise UserError(f"{path}: it is nested too deeply to be labels; export it again") from None
+    what = "this JSON is neither COCO instances nor an export of Label Studio or FiftyOne"
+    raise UserError(f"{file.path}: {what}; give one of these, or a CSV file")
 
 
 def only_file(folder: Path) -> str:
@@ -105,21 +103,16 @@ def only_file(folder: Path) -> str:
 
 def _root_kind(settings: DataSettings) -> Literal["voc", "coco", "shards"]:
     root = Path(settings.root)
-    kind = layout_of(root) or ("shards" if names_shards(settings.root) else None)
-    if not kind and not root.is_dir():
+    if kind := layout_of(root) or ("shards" if names_shards(settings.root) else None):
+        return kind
+    if not root.is_dir():
         raise UserError(f"--root: there is no folder {root}; check the path")
-    if kind is None:
-        raise UserError(
-            f"--root: {root} is laid out neither like VOC (JPEGImages) nor like COCO "
-            "(annotations/instances_train*.json) and holds no .tar shards; give that folder, or your labels by --labels"
-        )
-    return kind
+    what = "neither like VOC (JPEGImages) nor like COCO (annotations/instances_train*.json), nor holds it .tar shards"
+    raise UserError(f"--root: {root} is laid out {what}; give such a folder, or your labels by --labels")
 
 
 def _scenes_or_nothing(settings: DataSettings) -> Literal["scenes"]:
-    if all(getattr(settings, name) == getattr(DataSettings, name) for name in ("scenes_pool", "scenes_test")):
-        raise UserError(
-            "no data is named; give your labels by --labels FILE and the folder of the images by --images, a VOC or "
-            "COCO folder by --root, or take --data scenes to try the program"
-        )
+    if (settings.scenes_pool, settings.scenes_test) == (DataSettings.scenes_pool, DataSettings.scenes_test):
+        what = "give your labels by --labels FILE and their images by --images, or a VOC or COCO folder by --root"
+        raise UserError(f"no data is named; {what}, or try the program by --data scenes")
     return "scenes"

@@ -4,6 +4,7 @@ Beside labels.json, data.json may say where the images are, if they were not exp
 """
 
 import os
+from collections import defaultdict
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -17,10 +18,8 @@ PATHS = "data.json"  # beside labels.json: the path of each image by its name
 
 
 def refuse_one_image(file: LabelFile) -> NoReturn:
-    raise UserError(
-        f"{file.path}: FiftyOne's image labels with one file an image do not tell an image without labels from one "
-        "that shows none of the classes; export the dataset as FiftyOneImageClassificationDataset or FiftyOneDataset"
-    )
+    what = f"{file.path}: FiftyOne's image labels with one file an image do not say which images are unlabeled"
+    raise UserError(f"{what}; export the dataset as FiftyOneImageClassificationDataset or FiftyOneDataset")
 
 
 def read_labels(file: LabelFile) -> Manifest:
@@ -30,21 +29,25 @@ def read_labels(file: LabelFile) -> Manifest:
     """
     classes, labels = file.content.get("classes"), file.content["labels"]
     if not isinstance(labels, dict) or not (classes is None or isinstance(classes, list)):
-        raise UserError(
-            f"{file.path}: 'labels' must name images and 'classes' must be a list; export the dataset again"
-        )
+        raise UserError(f"{file.path}: 'labels' must name images and 'classes' be a list; export the dataset again")
     beside = file.path.parent / "data"
     folder = file.images or (beside if os.path.isdir(beside) else file.path.parent)
     names = None if classes is None else [str(name) for name in classes]
     known = frozenset(names or ())
-    path_of = _paths(file.path)
-    file_of = {} if all(name in path_of or is_image_name(name) for name in labels) else _by_stem(folder)
+    listed = file.path.with_name(PATHS)
+    path_of = load_json(listed) if listed.is_file() else {}
+    if not isinstance(path_of, dict):
+        raise UserError(f"{listed} must say the path of each image by its name; export the dataset again")
+    files_of: dict[str, list[str]] = defaultdict(list)  # by their names without suffix
+    if not all(name in path_of or is_image_name(name) for name in labels):
+        for name in read_folder(folder).ids:
+            files_of[name.rpartition(".")[0]].append(name)
 
     def read(source: str, item: tuple[str, Any]) -> Row:
         image, value = item
         several = value if isinstance(value, list) else [value]
-        shown = None if value is None else [_name(each, names, known) for each in several]
-        found = file_of.get(image, [])
+        shown = None if value is None else [_name(label, names, known) for label in several]
+        found = files_of.get(image, [])
         if len(found) > 1:
             raise UserError(f"{' and '.join(found[:2])} have this name; give a folder without the others")
         path = str(path_of.get(image, image))
@@ -54,30 +57,13 @@ def read_labels(file: LabelFile) -> Manifest:
     return file.manifest(each_row(items, read), names, folder=folder)
 
 
-def _paths(file: Path) -> dict[str, Any]:
-    """What data.json beside the file says."""
-    listed = file.with_name(PATHS)
-    path_of = load_json(listed) if listed.is_file() else {}
-    if not isinstance(path_of, dict):
-        raise UserError(f"{listed} must say the path of each image by its name; export the dataset again")
-    return path_of
-
-
-def _by_stem(folder: Path) -> dict[str, list[str]]:
-    """The images of a folder by their names without suffix."""
-    found: dict[str, list[str]] = {}
-    for name in read_folder(folder).ids:
-        found.setdefault(name.rpartition(".")[0], []).append(name)
-    return found
-
-
 def _name(value: object, names: list[str] | None = None, known: frozenset[str] = frozenset()) -> str:
     """A label as a name or a number among the classes, alone or with its confidence; `known` are the names as a set."""
     value = value.get("label") if isinstance(value, dict) else value
     if isinstance(value, str) and (names is None or value in known):
         return value
     if not isinstance(value, int) or names is None or not 0 <= value < len(names):
-        raise UserError(f"{value!r} is no label and no place among the classes; export the dataset again")
+        raise UserError(f"{value!r} is no label and no number of a class; export the dataset again")
     return names[value]
 
 
@@ -92,7 +78,10 @@ def read_samples(file: LabelFile) -> Manifest:
         path, value = sample.get("filepath"), sample.get(field)
         if not isinstance(path, str) or not path:
             raise UserError("it has no filepath; export the dataset again")
-        shown = None if value is None else [_name(each) for each in _classifications(value)]
+        found = [] if value is None else _classifications(value)
+        if not isinstance(found, list):
+            raise UserError("its labels are no classifications; export the dataset again")
+        shown = None if value is None else [_name(label) for label in found]
         return Row(nearest(file.folder, path) or path, shown, source, _subset_among(sample.get("tags")))
 
     items = ((f"{file.path}, sample {number}", sample) for number, sample in enumerate(samples, 1))
@@ -103,27 +92,20 @@ def _subset_among(tags: object) -> str:
     """The subset that the tags name, or none."""
     found = {SUBSET_OF.get(str(tag).lower(), "") for tag in tags} - {""} if isinstance(tags, list) else set()
     if len(found) > 1:
-        raise UserError(f"its tags name the parts {' and '.join(sorted(found))}; keep one of them")
+        raise UserError(f"its tags name the subsets {' and '.join(sorted(found))}; keep one of them")
     return "".join(found)
 
 
 def _field(file: Path, samples: list[dict[str, Any]]) -> str:
     """The field that holds the labels."""
-    fields = {name for sample in samples for name, value in sample.items() if _kind(value)}
+    fields = {name for sample in samples for name, value in sample.items() if _classifications(value) is not None}
     if len(fields) == 1 or FIELD in fields:
         return FIELD if FIELD in fields else fields.pop()
     what = f"the fields {', '.join(sorted(fields))} of" if fields else "no field of"
     raise UserError(f"{file} has {what} classifications where one is needed; export the one to learn as {FIELD}")
 
 
-def _kind(value: object) -> str:
-    """Classification or Classifications, or nothing for any other value."""
+def _classifications(value: Any) -> Any:
+    """The list in a Classifications, or a Classification by itself; None for any other value."""
     kind = value.get("_cls") if isinstance(value, dict) else None
-    return kind if kind in ("Classification", "Classifications") else ""
-
-
-def _classifications(value: Any) -> list[object]:
-    found = value.get("classifications") if _kind(value) == "Classifications" else [value] if _kind(value) else None
-    if not isinstance(found, list):
-        raise UserError("its labels are no classifications; export the dataset again")
-    return found
+    return value.get("classifications") if kind == "Classifications" else [value] if kind == "Classification" else None

@@ -36,11 +36,11 @@ def unlabeled_manifest(source: Path, class_names: Sequence[str]) -> Manifest:
 def read_folder(folder: Path) -> Found:
     """All images in the folder and the folders below it, sorted; hidden files and folders are skipped."""
     ids, seen = [], set()
-    for current, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
-        base = Path(os.path.relpath(current, folder)).as_posix() + "/"
+    for path, folders, names in os.walk(folder, onerror=_refuse, followlinks=True):
+        base = Path(os.path.relpath(path, folder)).as_posix() + "/"
         if base.count("/") > DEEPEST:
             raise UserError(f"{folder} has folders {DEEPEST} deep and more; give the one that holds the images")
-        real = os.path.realpath(current)
+        real = os.path.realpath(path)
         if real in seen:  # a link back up, or to a folder already read
             folders.clear()
             continue
@@ -56,12 +56,14 @@ def read_folder(folder: Path) -> Found:
 
 def read_list(file: Path) -> Found:
     """The images a text file names, one path a line, relative to the folder of the file; a repeated one counts once."""
-    lines = [(source, text.strip()) for source, text in numbered_lines(file)]
+    lines = list(numbered_lines(file))
     if not lines:
         raise UserError(f"{file} is empty; write one image path a line")
-    sources, texts = zip(*lines, strict=True)
+    names = find_images(file.parent, [text for _, text in lines])
     source_of: dict[str, str] = {}
-    for name, source in zip(find_all_images(file.parent, texts, sources), sources, strict=True):
+    for name, (source, text) in zip(names, lines, strict=True):
+        if not name:
+            raise UserError(missing_image(source, text.strip(), file.parent, names.count(""), len(names)))
         source_of.setdefault(name, source)
     return Found(tuple(file.parent / name for name in source_of), tuple(source_of), tuple(source_of.values()))
 
@@ -84,8 +86,9 @@ def read_utf8(file: Path) -> str:
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
         raise UserError(f"{file}, line {line}: the text is not UTF-8; save the file as UTF-8") from None
-    if "\0" in text:
-        line = text.count("\n", 0, text.index("\0")) + 1
+    before, zero, _ = text.partition("\0")
+    if zero:
+        line = before.count("\n") + 1
         raise UserError(f"{file}, line {line}: a zero byte in the text; save the file as plain UTF-8 text")
     return text
 
@@ -113,16 +116,9 @@ def list_files(folder: str | Path) -> list[str]:
     """The names of the files in a folder, from one listing."""
     try:
         with os.scandir(folder) as entries:
-            return [entry.name for entry in entries if _is_file(entry)]
+            return [entry.name for entry in entries if entry.is_file(follow_symlinks=False) or os.path.isfile(entry)]
     except OSError as error:
         _refuse(error)
-
-
-def _is_file(entry: os.DirEntry[str]) -> bool:
-    try:
-        return entry.is_file()
-    except OSError:  # a link that leads to itself
-        return False
 
 
 def find_images(folder: Path, texts: Sequence[str], *, inside: bool = False) -> list[str]:
@@ -144,21 +140,12 @@ def find_images(folder: Path, texts: Sequence[str], *, inside: bool = False) -> 
             found.append("")
             continue
         parent, _, last = (base + name if not os.path.isabs(name) else name).rpartition("/")
-        listing = listings.get(parent)
-        if listing is None:
-            listing = listings[parent] = _Listing(parent or "/")
-        actual = listing.find(last)
-        found.append(spelt.setdefault((listing.real, actual), name.removesuffix(last) + actual) if actual else "")
+        if parent not in listings:
+            listings[parent] = _Listing(parent or "/")
+        actual = listings[parent].find(last)
+        key = (listings[parent].real, actual or "")
+        found.append(spelt.setdefault(key, name.removesuffix(last) + actual) if actual else "")
     return found
-
-
-def find_all_images(folder: Path, texts: Sequence[str], sources: Sequence[str], *, inside: bool = False) -> list[str]:
-    """The same, where a missing image is an error; `sources` say where each is named."""
-    names = find_images(folder, texts, inside=inside)
-    if "" in names:
-        first = names.index("")
-        raise UserError(missing_image(sources[first], texts[first], folder, names.count(""), len(names)))
-    return names
 
 
 def nearest(folder: Path, name: str) -> str | None:
@@ -170,10 +157,8 @@ def nearest(folder: Path, name: str) -> str | None:
 
 def missing_image(source: str, name: str, folder: Path, missing: int, total: int) -> str:
     """The sentence for an image that is not there, and how many are not."""
-    return (
-        f"{source}: the image {name!r} is not in {folder} ({missing} of {total} images are missing); "
-        "correct the path or give the folder that holds the images"
-    )
+    what = f"{source}: the image {name!r} is not in {folder} ({missing} of {total} images are missing)"
+    return f"{what}; correct the path or give the folder that holds the images"
 
 
 class _Listing:
@@ -201,6 +186,5 @@ def _fold(name: str) -> str:
 
 
 def _refuse(error: OSError) -> NoReturn:
-    raise UserError(
-        f"cannot read the folder {error.filename} ({error.strerror}); check the path and its permissions"
-    ) from None
+    what = f"cannot read the folder {error.filename} ({error.strerror})"
+    raise UserError(f"{what}; check the path and its permissions") from None

@@ -11,7 +11,7 @@ from urllib.parse import parse_qs, unquote, urlsplit
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.readers.folder import is_image_name, nearest
 from percentmatch.data.readers.rows import LabelFile, Row, each_row
-from percentmatch.data.readers.table import Said, Table, first_row, open_table, rows_of
+from percentmatch.data.readers.table import Answer, Table, first_row, open_table, rows_of
 from percentmatch.errors import UserError
 
 # what JSON-MIN and CSV hold besides the task's data and the answers
@@ -37,9 +37,8 @@ def read_csv_export(file: LabelFile) -> Manifest:
     if len(answers) != 1:
         raise UserError(f"{file.path}: {_not_one([table.header[column] for column in answers])}")
 
-    def said(cells: list[str]) -> Said:
-        cell = cells[answers[0]].strip()
-        value: Any = cell
+    def answer_of(cells: list[str]) -> Answer:
+        value: Any = (cell := cells[answers[0]].strip())
         try:
             value = json.loads(cell) if cell.startswith(("{", "[")) else cell
         except (ValueError, RecursionError):
@@ -47,7 +46,7 @@ def read_csv_export(file: LabelFile) -> Manifest:
                 raise UserError(f"{cell!r} is not JSON; export the file again") from None
         return _answer(value), ()
 
-    return file.manifest(rows_of(table, said, partial(find, file.folder)), open_labels=True)
+    return file.manifest(rows_of(table, answer_of, partial(find, file.folder)), open_labels=True)
 
 
 def read_tasks(file: LabelFile) -> Manifest:
@@ -69,7 +68,7 @@ def read_tasks(file: LabelFile) -> Manifest:
             if len(names) > 1:
                 raise UserError(_not_one(names))
             return Row(image, _answer(task[names[0]]) if names else [], source)
-        chosen = [set(_chosen(each)) for each in _counted(task)]
+        chosen = [set(_chosen(annotation)) for annotation in _counted(task)]
         sure = set.intersection(*chosen) if chosen else None
         return Row(image, sure, source, unsure=set().union(*chosen) - (sure or set()))
 
@@ -88,9 +87,9 @@ def find(folder: Path, text: str) -> str:
 
 def _image_key(data: dict[str, Any]) -> str:
     """What the task's image is called: `image`, or the only value that is the path of one."""
-    paths = [name for name, value in data.items() if isinstance(value, str) and is_image_name(value.rpartition("/")[2])]
     if isinstance(data.get("image"), str):
         return "image"
+    paths = [name for name, value in data.items() if isinstance(value, str) and is_image_name(value.rpartition("/")[2])]
     if len(paths) != 1:
         raise UserError(f"it names {len(paths) or 'no'} images; call the image of each task 'image'")
     return paths[0]
@@ -98,11 +97,11 @@ def _image_key(data: dict[str, Any]) -> str:
 
 def _counted(task: dict[str, Any]) -> list[dict[str, Any]]:
     """The annotations that count."""
-    there = task.get("annotations", task.get("completions", []))
-    if not isinstance(there, list) or not all(isinstance(each, dict) for each in there):
+    found = task.get("annotations", task.get("completions", []))
+    if not isinstance(found, list) or not all(isinstance(annotation, dict) for annotation in found):
         raise UserError("'annotations' is no list of annotations; give Label Studio's JSON export")
-    kept = [each for each in there if not each.get("was_cancelled")]
-    return [each for each in kept if each.get("ground_truth")] or kept
+    done = [annotation for annotation in found if not annotation.get("was_cancelled")]
+    return [annotation for annotation in done if annotation.get("ground_truth")] or done
 
 
 def _chosen(annotation: dict[str, Any]) -> list[str]:
@@ -111,13 +110,13 @@ def _chosen(annotation: dict[str, Any]) -> list[str]:
     if not isinstance(results, list):
         raise UserError("an annotation has no list 'result'; give Label Studio's JSON export")
     given = [(each.get("type"), each.get("value")) for each in results if isinstance(each, dict)]
-    answers = [value[kind] for kind, value in given if isinstance(value, dict) and _names(kind) and value.get(kind)]
+    answers = [value[kind] for kind, value in given if isinstance(value, dict) and _is_label(kind) and value.get(kind)]
     if not answers and any(kind == "taxonomy" for kind, _ in given):
         raise UserError(TAXONOMY)
     return [name for answer in answers for name in _answer(answer)]
 
 
-def _names(kind: object) -> bool:
+def _is_label(kind: object) -> bool:
     """Whether what is under this key names classes."""
     return isinstance(kind, str) and (kind == "choices" or kind.endswith("labels"))
 
@@ -126,9 +125,9 @@ def _answer(value: Any) -> list[str]:
     """The classes of one answer: text for one, a list or an object for several, objects for what was drawn."""
     names: list[Any] = []
     for each in value if isinstance(value, list) else [value] if value else []:
-        if isinstance(each, dict) and (any(map(_names, each)) or "original_width" in each):  # drawn, perhaps unnamed
-            inside = [each[kind] for kind in each if _names(kind) and each[kind]]
-            names += [name for some in inside for name in (some if isinstance(some, list) else [some])]
+        if isinstance(each, dict) and (any(map(_is_label, each)) or "original_width" in each):  # drawn, perhaps unnamed
+            inside = [each[kind] for kind in each if _is_label(kind) and each[kind]]
+            names += [name for found in inside for name in (found if isinstance(found, list) else [found])]
         elif isinstance(each, list) or (isinstance(each, dict) and "taxonomy" in each):
             raise UserError(TAXONOMY)
         else:

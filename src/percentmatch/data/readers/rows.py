@@ -7,7 +7,7 @@ the first error; `data check` lists them all and goes on with the other rows.
 import re
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
@@ -76,12 +76,11 @@ class LabelFile:
 
     @property
     def is_json(self) -> bool:
-        first = re.search(r"\S", self.text)
-        return first is not None and first[0] in "[{"
+        return re.match(r"\s*[\[{]", self.text) is not None
 
-    def holds(self, *names: str) -> bool:
+    def has(self, *names: str) -> bool:
         """Whether it is a JSON object with one of these names."""
-        return isinstance(self.content, dict) and any(name in self.content for name in names)
+        return isinstance(self.content, dict) and not self.content.keys().isdisjoint(names)
 
     @property
     def folder(self) -> Path:
@@ -110,8 +109,7 @@ class LabelFile:
         folder, good = folder or self.folder, list(good_rows(rows, report))
         if not good:
             raise UserError(errors[0].sentence if errors else f"{self.path} names no image; export the data again")
-        read = replace(self, report=report)
-        class_names, codes = encode(read, good, class_names, open_labels=open_labels)
+        class_names, codes = encode(replace(self, report=report), good, class_names, open_labels=open_labels)
         names = find_images(folder, [row.image for row in good], inside=inside)
         missing = names.count("")
         for row, name in zip(good, names, strict=True):
@@ -120,15 +118,10 @@ class LabelFile:
                 report(RowError(row.source, sentence, "missing image", row.image))
         if missing == len(names):
             raise UserError(errors[0].sentence)
-        keep, subsets = _one_of_each(names, good, codes, report)
-        return Manifest(
-            paths=tuple(folder / names[row] for row in keep),
-            ids=tuple(names[row] for row in keep),
-            labels=labels_of([codes[row] for row in keep], len(class_names)),
-            parts=tuple(subsets[row] for row in keep),
-            class_names=class_names,
-            sources=tuple(good[row].source for row in keep),
-        )
+        chosen, subsets = _one_row_an_image(names, good, codes, report)
+        ids, sources = tuple(names[row] for row in chosen), tuple(good[row].source for row in chosen)
+        labels = labels_of([codes[row] for row in chosen], len(class_names))
+        return Manifest(tuple(folder / name for name in ids), ids, labels, subsets, class_names, sources)
 
 
 def each_row(items: Iterable[tuple[str, T | RowError]], read: Callable[[str, T], R]) -> Iterator[R | RowError]:
@@ -155,7 +148,7 @@ def encode(
     on, they become classes too.
     """
     if class_names is None:
-        class_names = sorted(set().union(*(row.labels or () for row in rows), *(row.unsure for row in rows)))
+        class_names = sorted({name for row in rows for name in (*(row.labels or ()), *row.unsure)})
     chosen, there = list(class_names if file.classes is None else file.classes), set(class_names)
     check_room(str(file.path), len(rows), len(chosen))
     column_of = {name: column for column, name in enumerate(chosen)}
@@ -174,10 +167,10 @@ def encode(
     found = []
     for row in rows:
         labels = None if row.labels is None else tuple(row.labels)
-        said = labels, tuple(row.unsure), tuple(row.difficult)
-        if said not in codes:
-            codes[said] = _code(row, column_of, nowhere)
-        found.append(codes[said])
+        key = labels, tuple(row.unsure), tuple(row.difficult)
+        if key not in codes:
+            codes[key] = _code(row, column_of, nowhere)
+        found.append(codes[key])
     return tuple(chosen), found
 
 
@@ -198,52 +191,47 @@ def good_rows(rows: Iterable[Row | RowError], report: Report) -> Iterator[Row]:
 
 def _strays(file: LabelFile, rows: Sequence[Row], column_of: dict[str, int]) -> list[str]:
     """Labels that are none of the classes asked for; each is reported for each row."""
-    hints: dict[str, str] = {}
-    for row in rows:
-        for name in row.labels or ():
-            if name not in column_of:
-                if name not in hints:
-                    hints[name] = did_you_mean(name, column_of)
-                sentence = f"{row.source}: unknown class {name!r}{hints[name]}"
-                file.report(RowError(row.source, sentence, "unknown class", name, hints[name]))
-    return list(hints)
+    hint_of = cache(partial(did_you_mean, choices=column_of))
+    strays = [(row.source, name) for row in rows for name in row.labels or () if name not in column_of]
+    for source, name in strays:
+        sentence = f"{source}: unknown class {name!r}{hint_of(name)}"
+        file.report(RowError(source, sentence, "unknown class", name, hint_of(name)))
+    return list(dict.fromkeys(name for _, name in strays))
 
 
 def _code(row: Row, column_of: dict[str, int], nowhere: set[int]) -> Code:
     if row.labels is None:
         return Code((), None)
-    shown = {column_of[name] for name in row.labels if name in column_of}
-    if not row.unsure and not nowhere and not row.difficult:
-        return Code(tuple(sorted(shown)), ())
-    unknown = nowhere.union(column_of[name] for name in row.unsure if name in column_of)
+    shown, unsure, hard = (
+        {column_of[name] for name in names if name in column_of} for names in (row.labels, row.unsure, row.difficult)
+    )
+    unknown = nowhere | unsure
     if len(unknown) == len(column_of):
         return Code((), None)
-    hard = {column_of[name] for name in row.difficult if name in column_of}
     return Code(tuple(sorted(shown - unknown)), tuple(sorted(unknown)), tuple(sorted(hard - unknown)))
 
 
-def _one_of_each(
+def _one_row_an_image(
     names: Sequence[str], rows: Sequence[Row], codes: Sequence[Code], report: Report
-) -> tuple[list[int], list[str]]:
-    """The rows to keep, one for each image, and the subset of each row. Rows of an image that differ are errors.
+) -> tuple[list[int], tuple[str, ...]]:
+    """A row for each image, and the subset of each of these. Rows of an image that differ are errors.
 
     A row that knows no label gives way to another, which takes over its subset where it names none itself.
     """
-    kept: dict[str, int] = {}
+    row_of: dict[str, int] = {}
     subsets = [row.subset for row in rows]
     for row, name in enumerate(names):
-        other = kept.setdefault(name, row) if name else row
+        other = row_of.setdefault(name, row) if name else row
         if (codes[other], subsets[other]) == (codes[row], subsets[row]):
             continue
-        blank, full = sorted((other, row), key=lambda each: codes[each].unknown is not None)
+        blank, full = sorted((other, row), key=lambda number: codes[number].unknown is not None)
         gives_way, named = codes[blank].unknown is None, {subsets[blank], subsets[full]} - {""}
-        sentence = f"{rows[other].source} and {rows[row].source} give {name!r} different labels or parts; keep one of "
-        for kind, wrong in (
-            ("conflicting labels", codes[other] != codes[row] and not gives_way),
-            ("leak", len(named) > 1 if gives_way else subsets[other] != subsets[row]),
-        ):
-            if wrong:
-                report(RowError(rows[row].source, sentence + "the rows", kind, name))
+        sentence = f"{rows[other].source} and {rows[row].source} give {name!r} different labels or parts; keep one row"
+        if codes[other] != codes[row] and not gives_way:
+            report(RowError(rows[row].source, sentence, "conflicting labels", name))
+        if len(named) > 1 if gives_way else subsets[other] != subsets[row]:
+            report(RowError(rows[row].source, sentence, "leak", name))
         if gives_way:
-            kept[name], subsets[full] = full, subsets[full] or subsets[blank]
-    return list(kept.values()), subsets
+            row_of[name], subsets[full] = full, subsets[full] or subsets[blank]
+    chosen = list(row_of.values())
+    return chosen, tuple(subsets[row] for row in chosen)

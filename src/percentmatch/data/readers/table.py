@@ -9,7 +9,7 @@ import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import compress
 from pathlib import Path
 from typing import IO
@@ -35,7 +35,7 @@ NOWHERE = -1  # a column that the file does not have: lines end with an empty ce
 
 
 Line = list[str]  # a cell for each column, and an empty one
-Said = tuple[Collection[str] | None, Collection[str]]  # the labels of a row and the classes that are unsure, as in Row
+Answer = tuple[Collection[str] | None, Collection[str]]  # labels and unsure classes, as in Row
 
 
 @dataclass(frozen=True)
@@ -73,8 +73,8 @@ def read_cells(file: LabelFile, table: Table, *, inside: bool) -> Manifest:
     if table.labels != NOWHERE:
         return file.manifest(label_rows(table, file.classes), open_labels=True, inside=inside)
     column_of = _class_columns(table)
-    check_room(str(table.file), len(table.lines), len(column_of if file.classes is None else file.classes))
-    asked = column_of.keys() if file.classes is None else file.classes
+    asked = list(column_of) if file.classes is None else file.classes
+    check_room(str(table.file), len(table.lines), len(asked))
     rows = _from_columns(table, {name: column_of[name] for name in asked if name in column_of})
     return file.manifest(rows, tuple(column_of), inside=inside)
 
@@ -82,40 +82,41 @@ def read_cells(file: LabelFile, table: Table, *, inside: bool) -> Manifest:
 def open_table(file: Path, text: str | None = None) -> Table:
     """The cells of a CSV file, whose text may have been read already."""
     text = read_utf8(file) if text is None else text
-    long = next((row for row, line in enumerate(io.StringIO(text, newline="\n"), 1) if len(line) > LONGEST_LINE), None)
-    if long is not None:
-        raise UserError(f"{file}, line {long}: the line has more than {LONGEST_LINE:,} letters; is this a CSV file?")
+    for number, line in enumerate(io.StringIO(text, newline="\n"), 1):
+        if len(line) > LONGEST_LINE:
+            raise UserError(f"{file}, line {number}: more than {LONGEST_LINE:,} letters in a line; is this a CSV file?")
     mark = max(",;\t", key=partial(_header_score, text))
-    header: list[str] = []
-    columns = (0, NOWHERE, NOWHERE)
-    lines: list[Line | RowError] = []
-    sources = []
-    end = 0  # of the row before
-    reader = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True)
+    rows = _numbered_rows(file, text, mark)
+    header = [_unguard(cell.strip()) for cell in next(rows, ("", []))[1]]
+    if not header:
+        raise UserError(f"{file} is empty; write a header such as image,labels and one row for each image")
+    columns = find_columns(file, header)
+
+    def read(_: str, cells: Line) -> Line:
+        if len(cells) != len(header):
+            found = f"{len(cells)} columns where the header has {len(header)}"
+            raise UserError(f"{found}; put quotes around a cell that holds {mark!r}")
+        if not cells[columns[0]].strip():
+            raise UserError("a row without an image; name the image or remove the row")
+        return [*cells, ""]
+
+    found = list(rows)
+    if not found:
+        raise UserError(f"{file} has a header but no row; write one row for each image")
+    return Table(file, header, list(each_row(found, read)), [source for source, _ in found], *columns, mark=mark)
+
+
+def _numbered_rows(file: Path, text: str, mark: str) -> Iterator[tuple[str, Line]]:
+    """The rows that are not empty, each with where it stands: "labels.csv, line 3"."""
+    reader, end = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), 0
     try:
         for cells in reader:
-            source, end = f"{file}, line {end + 1}", reader.line_num
-            if header and cells:
-                sources.append(source)
-                lines.append(cells)
-                if len(cells) != len(header):
-                    found = f"{len(cells)} columns where the header has {len(header)}"
-                    lines[-1] = RowError(source, f"{source}: {found}; put quotes around a cell that holds {mark!r}")
-                elif not cells[columns[0]].strip():
-                    what = "a row without an image; name the image or remove the row"
-                    lines[-1] = RowError(source, f"{source}: {what}")
-                cells.append("")
-            elif cells:
-                header = [_unguard(cell.strip()) for cell in cells]
-                columns = find_columns(file, header)
+            if cells:
+                yield f"{file}, line {end + 1}", cells
+            end = reader.line_num  # a cell in quotes may have several lines
     except csv.Error as error:
         what = f"this is no row of a CSV file ({error})"
         raise UserError(f"{file}, line {end + 1}: {what}; look for a quote that is never closed") from None
-    if not header:
-        raise UserError(f"{file} is empty; write a header such as image,labels and one row for each image")
-    if not lines:
-        raise UserError(f"{file} has a header but no row; write one row for each image")
-    return Table(file, header, lines, sources, *columns, mark=mark)
 
 
 def _header_score(text: str, mark: str) -> tuple[bool, int]:
@@ -126,10 +127,9 @@ def _header_score(text: str, mark: str) -> tuple[bool, int]:
 
 def first_row(text: str, mark: str) -> list[str]:
     """The first row that holds anything; empty if it cannot be read with this delimiter."""
-    try:
-        return next((row for row in csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True) if row), [])
-    except csv.Error:
-        return []
+    with suppress(UserError):
+        return next(_numbered_rows(Path(), text, mark), ("", []))[1]
+    return []
 
 
 def write_row(file: IO[str], cells: list[str], mark: str = ",") -> None:
@@ -170,12 +170,12 @@ def find_columns(file: Path, header: list[str]) -> tuple[int, int, int]:
 
 
 def rows_of(
-    table: Table, said: Callable[[list[str]], Said], find: Callable[[str], str] = str
+    table: Table, answer_of: Callable[[list[str]], Answer], find: Callable[[str], str] = str
 ) -> Iterator[Row | RowError]:
-    """A row for each line. `said` tells what its cells say, or raises UserError; `find` may rename its image."""
+    """A row for each line. `answer_of` tells what its cells say, or raises UserError; `find` may rename its image."""
 
     def read(source: str, cells: list[str]) -> Row:
-        labels, unsure = said(cells)
+        labels, unsure = answer_of(cells)
         subset = cells[table.subset].strip().lower()
         if subset not in SUBSET_OF:
             raise UserError(f"no part is called {subset!r}; write train, validation or test")
@@ -188,13 +188,13 @@ def label_rows(table: Table, classes: Sequence[str] | None = None) -> Iterator[R
     """The rows of a table with one column of labels."""
     names_of = divide([line[table.labels] for line in table.lines if not isinstance(line, RowError)], classes)
 
-    def said(cells: list[str]) -> Said:
+    def answer_of(cells: list[str]) -> Answer:
         cell = cells[table.labels]
         if cell not in names_of:
             raise UserError(f'{cell.strip()!r} is no list of labels; write ["cat", "dog"] or cat;dog')
         return names_of[cell], ()
 
-    return rows_of(table, said)
+    return rows_of(table, answer_of)
 
 
 def divide(cells: Iterable[str], classes: Sequence[str] | None = None) -> dict[str, tuple[str, ...] | None]:
@@ -203,8 +203,7 @@ def divide(cells: Iterable[str], classes: Sequence[str] | None = None) -> dict[s
     A cell that is one of the `classes` is not divided.
     """
     names_of: dict[str, tuple[str, ...] | None] = {}
-    plain = {}
-    whole = set(classes or ())
+    plain, whole = {}, set(classes or ())
     for cell in dict.fromkeys(cells):
         text = cell.strip()
         if text in whole:
@@ -217,7 +216,7 @@ def divide(cells: Iterable[str], classes: Sequence[str] | None = None) -> dict[s
             names_of[cell] = tuple(names)
     mark = next((mark for mark in ";|," if any(mark in text for text in plain.values())), None)  # None: at spaces
     for cell, text in plain.items():
-        names_of[cell] = tuple([name for piece in text.split(mark) if (name := _unguard(piece.strip()))])
+        names_of[cell] = tuple(filter(None, (_unguard(piece.strip()) for piece in text.split(mark))))
     return names_of
 
 
@@ -247,35 +246,32 @@ def _class_columns(table: Table) -> dict[str, int]:
     return column_of
 
 
-class _Values(dict[str, int]):
-    """The value of each cell, by its text as it was written."""
-
-    def __missing__(self, cell: str) -> int:
-        self[cell] = CELLS[cell.strip().lower()]
-        return self[cell]
-
-
 def _from_columns(table: Table, column_of: dict[str, int]) -> Iterator[Row | RowError]:
     """The rows of a table with a column for each of these classes."""
     names, columns = list(column_of), list(column_of.values())
-    value_of = _Values()
+    found: set[int] = set()  # values of all cells
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}  # one tuple for all rows that show the same classes
 
-    def said(cells: list[str]) -> Said:
+    @cache
+    def value_of(cell: str) -> int:
+        value = CELLS[cell.strip().lower()]
+        found.add(value)
+        return value
+
+    def answer_of(cells: list[str]) -> Answer:
         try:
-            values = [value_of[cells[column]] for column in columns]
+            values = [value_of(cells[column]) for column in columns]
         except KeyError as error:
             wrong = error.args[0]
             name = next(name for name, column in column_of.items() if cells[column].strip().lower() == wrong)
-            sentence = f"{wrong!r} under {name!r}; write 1, 0 or nothing, or call that column 'labels'"
-            raise UserError(sentence) from None
+            what = f"{wrong!r} under {name!r}; write 1, 0 or nothing, or call that column 'labels'"
+            raise UserError(what) from None
         if max(values, default=0) < UNKNOWN:
             shown = tuple(compress(names, values))
             return shared.setdefault(shown, shown), ()
-        shown = tuple(name for name, value in zip(names, values, strict=True) if value == 1)
-        unsure = tuple(name for name, value in zip(names, values, strict=True) if value > 1)
-        return (None, ()) if len(unsure) == len(names) else (shown, unsure)
+        shown, unsure = compress(names, [v == 1 for v in values]), compress(names, [v >= UNKNOWN for v in values])
+        return tuple(shown), tuple(unsure)
 
-    yield from rows_of(table, said)
-    if {0, MINUS}.intersection(value_of.values()) == {MINUS}:
+    yield from rows_of(table, answer_of)
+    if {0, MINUS} & found == {MINUS}:
         raise UserError(f"{table.file} has cells with -1 but none with 0; write 0 for absent, ? for unknown")
