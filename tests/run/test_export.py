@@ -158,7 +158,7 @@ def test_nothing_is_overwritten_or_half_written(base: Path, tmp_path: Path, monk
         ("../full", "is there already; name a new folder"),
         ("../folder.onnx", "is no file; name a new one"),
         (".", "--out . is there already; name a new folder"),
-        ("../full/mine.txt/a.onnx", "cannot write '../full/mine.txt/a.onnx'.*; .* kept, check the path"),
+        ("../full/mine.txt/a.onnx", "cannot write '../full/mine.txt/a.onnx'.*; .* kept: check the path"),
         ("../full/mine.txt/a", "cannot write '../full/mine.txt/a'"),
     ):
         with pytest.raises(UserError, match=sentence):

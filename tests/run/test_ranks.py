@@ -316,7 +316,7 @@ def test_ranks_that_do_not_mean_the_same_are_refused(tmp_path: Path) -> None:
     out = tmp_path / "odd"
     result = torchrun([command("percentmatch", out, **{"seed": "RANK", "split-seed": "RANK"})], tmp_path)
     assert result.returncode != 0
-    sentence = "the processes of this run differ in split_seed, seed; start them with the same command, data and code"
+    sentence = "the processes of this run differ in split_seed, seed; give all the same command, data and code"
     assert result.stderr.count(sentence) >= 2  # each rank says so
     assert not out.exists()
 

@@ -207,6 +207,6 @@ def test_the_commands_say_what_a_person_needs(files: Path, tmp_path: Path, capsy
     assert said.count("skipped: shard") == 1
     assert "priormatch: there are 6" in said
     command(["data", "stats", *flags[:4], "--unlabeled", str(files / "pool")])
-    assert "not looked at: 70 unlabeled images in shards" in capsys.readouterr().err
+    assert "70 unlabeled images in shards are not counted" in capsys.readouterr().err
     with pytest.raises(UserError, match="are shards already"):
         command(["data", "shard", "--unlabeled", str(files / "pool"), "--out", str(tmp_path / "again")])

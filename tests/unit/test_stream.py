@@ -270,7 +270,7 @@ def test_a_loader_shows_the_stream_in_its_order_and_in_one_form(pool: Path, accu
 def test_a_pool_of_another_size_is_refused(pool: Path) -> None:
     ones = torch.ones(1, 1, dtype=torch.uint8)
     images = Images(torch.zeros(1, 3, 9, 8, dtype=torch.uint8), Labels.of(ones), ("a",), ("x",))
-    with pytest.raises(UserError, match="the pool's images have 9 x 8 pixels, the stream's 8 a side"):
+    with pytest.raises(UserError, match="the pool must have images of 8 x 8 as the stream has"):
         Data(images, images.part(()), stream=make(pool))
 
 

@@ -148,5 +148,5 @@ def test_bad_options_are_named(wrong: dict, named: str) -> None:
 
 
 def test_a_stream_is_refused() -> None:
-    with pytest.raises(UserError, match="UPS keeps a row for each unlabeled image, so it needs a pool, not a stream"):
+    with pytest.raises(UserError, match="UPS needs a pool, not a stream; choose another --method"):
         UPS(facts(5, pool=None))
