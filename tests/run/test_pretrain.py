@@ -490,6 +490,7 @@ def test_an_odd_warm_start_of_a_grid_is_refused(text: str, sentence: str, tmp_pa
 
 def test_every_data_setting_of_a_run_reaches_its_warm_start() -> None:
     assert {each for each in DataSettings().to_dict()} <= set(grid_plan.OF_THE_RUN)
+    assert not {"log_every", "save_every"} & set(grid_plan.OF_THE_RUN)  # each has its own
 
 
 @pytest.mark.gpu

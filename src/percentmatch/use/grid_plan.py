@@ -22,7 +22,8 @@ from percentmatch.settings.pretraining import PretrainSettings
 KEYS = ("preset", "settings", "warm_start", "runs", "grid", "seeds")
 MOST_RUNS = 10_000
 SEEDS = {"seed", "split_seed"}  # what `seeds` sets
-OF_THE_RUN = tuple(each.name for each in fields(SharedSettings))  # which its pretraining shares
+# settings that a pretraining takes from the runs that begin with it
+OF_THE_RUN = tuple(each.name for each in fields(SharedSettings) if each.name not in ("log_every", "save_every"))
 
 
 @dataclass(frozen=True)
