@@ -13,8 +13,7 @@ from torch import Tensor, nn
 
 from percentmatch.errors import UserError
 from percentmatch.labelers import Labeler
-from percentmatch.methods import METHODS, Method, build_method, method_row, options_of
-from percentmatch.methods.options import declared_options
+from percentmatch.methods import METHODS, Method, build_method, declared_options, method_row, options_of
 from percentmatch.records import Batch, Facts, Scores, StepLoss, Task
 
 CLASSES, STEPS, POOL, FEW = 5, 6, 200, 16

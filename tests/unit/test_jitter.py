@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 from torchvision.transforms.v2 import functional as tv
 
-import percentmatch.augment.jitter as module
+import percentmatch.augment.colour as module
 from percentmatch.augment import draw_jitter, recolour
 
 PLAIN = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}

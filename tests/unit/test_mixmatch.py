@@ -7,8 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.methods.mixing import TABLE, blend, larger_shares
-from percentmatch.methods.mixmatch import MixMatch
+from percentmatch.methods.mixmatch import TABLE, MixMatch, blend, larger_shares
 from percentmatch.records import Batch, Facts, StepLoss
 
 

@@ -11,8 +11,7 @@ from sklearn.metrics import roc_auc_score
 
 from percentmatch.errors import UserError
 from percentmatch.labelers import PercentMatch
-from percentmatch.labelers.gates import AUC_BINS, LabeledAuc
-from percentmatch.labelers.histogram import ScoreHistogram, bins_of
+from percentmatch.labelers.histogram import AUC_BINS, LabeledAuc, ScoreHistogram, bins_of
 from percentmatch.records import Facts, Scores
 
 

@@ -37,9 +37,7 @@ class AdaMatch(Labeler):
         self._sums = StepSums()
         # labeled mean p, labeled mean q, unlabeled mean p; before the first batch nothing is aligned and q is 1
         self.register_buffer("means", torch.stack([chance, torch.ones_like(chance), chance]))  # (3, c)
-        self.register_buffer(
-            "steps_learnt", torch.zeros_like(self.means)
-        )  # steps in which each mean had something to learn
+        self.register_buffer("steps_learnt", torch.zeros_like(self.means))  # in which each mean had something to learn
 
     def forward(self, scores: Scores) -> PseudoLabels:
         labeled_mean, labeled_confidence, weak_mean = self.means  # (c,) each, from the state before this batch

@@ -9,8 +9,7 @@ from torch import Tensor
 
 from percentmatch.errors import UserError
 from percentmatch.labelers.base import Labeler, UnseenClasses, check_between, check_choice, select
-from percentmatch.labelers.gates import Gate, LabeledAuc, Measure
-from percentmatch.labelers.histogram import Bins, ScoreHistogram
+from percentmatch.labelers.histogram import Bins, Gate, LabeledAuc, Measure, ScoreHistogram
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 Schedule = Literal["constant", "curriculum", "anti-curriculum", "prevalence"]

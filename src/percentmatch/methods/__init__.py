@@ -1,14 +1,17 @@
-"""The methods by name. A new one is a file and a row here."""
+"""The methods by name. A new one is a file and a row here.
 
+Options are declared once, in a signature; here they are read from it, for the command line and the config.
+"""
+
+import inspect
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, Literal, get_args, get_origin
 
 from percentmatch import labelers
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.methods.base import Method, Supervised
 from percentmatch.methods.mixmatch import MixMatch
-from percentmatch.methods.options import Option, declared_options
 from percentmatch.methods.ramped import MeanTeacher, PiModel, PseudoLabel, TemporalEnsembling
 from percentmatch.methods.rounds import CAP, UPS, CurriculumLabeling
 from percentmatch.methods.weak_to_strong import WeakToStrong
@@ -16,6 +19,35 @@ from percentmatch.records import Facts, Task, check_task
 from percentmatch.settings.renamed import refuse_gone
 
 __all__ = ["METHODS", "Method", "Option", "Row", "Supervised", "WeakToStrong"]
+
+
+@dataclass(frozen=True)
+class Option:
+    """A keyword-only parameter of a method or its labeler, with the help its docstring gives."""
+
+    name: str
+    kind: Any  # int, float, bool, str or a Literal
+    default: object
+    help: str
+
+    @property
+    def choices(self) -> tuple[str, ...]:
+        return get_args(self.kind) if get_origin(self.kind) is Literal else ()
+
+    def parse(self, value: object) -> object:
+        """`value` as this option's type; text from the command line is converted."""
+        if self.choices:
+            if value not in self.choices:
+                raise UserError(f"option '{self.name}' must be one of {', '.join(self.choices)}, not '{value}'")
+            return value
+        try:
+            if self.kind is bool and isinstance(value, str):
+                return {"true": True, "false": False}[value.lower()]
+            if isinstance(value, bool) != (self.kind is bool) or (self.kind is int and float(value) != int(value)):  # ty: ignore
+                raise ValueError
+            return self.kind(value)
+        except (ValueError, KeyError, TypeError, OverflowError):
+            raise UserError(f"option '{self.name}' must be a {self.kind.__name__}, not '{value}'") from None
 
 
 @dataclass(frozen=True)
@@ -90,6 +122,20 @@ def method_row(name: str) -> Row:
     if name not in METHODS:
         raise UserError(f"unknown method '{name}'{did_you_mean(name, METHODS)}")
     return METHODS[name]
+
+
+def declared_options(cls: type) -> list[Option]:
+    """The keyword-only parameters of a class, but for the task."""
+    lines = {}
+    for line in inspect.getdoc(cls).splitlines():  # ty: ignore
+        name, colon, text = line.partition(": ")
+        if colon and name.isidentifier():
+            lines[name] = text
+        elif lines and line.startswith("    "):
+            lines[next(reversed(lines))] += " " + line.strip()
+    signature = inspect.signature(cls.__init__, eval_str=True)
+    parameters = [p for p in signature.parameters.values() if p.kind is p.KEYWORD_ONLY and p.name != "task"]
+    return [Option(p.name, p.annotation, p.default, lines[p.name]) for p in parameters]
 
 
 def options_of(name: str) -> dict[str, Option]:

@@ -9,7 +9,7 @@ from percentmatch.labelers import Labeler
 from percentmatch.labelers.base import check_choice
 from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import Method, Source, forward_together, labeled_loss, pair_loss, step_loss
-from percentmatch.methods.mixing import labels_of
+from percentmatch.methods.mixmatch import labels_of
 from percentmatch.records import Batch, Scores, StepLoss, Task, scores_of
 
 
@@ -51,17 +51,8 @@ class WeakToStrong(Method):
                 else:
                     labeled_logits, weak_logits = logits, teacher(batch.weak)
         targets, known = labels_of(batch)
-        pseudo = self.labeler(
-            Scores(
-                weak=scores_of(weak_logits, self.task),
-                step=batch.step,
-                last=batch.last,
-                index=batch.index,
-                labeled=scores_of(labeled_logits, self.task),
-                targets=targets,
-                known=known,
-            )
-        )
+        weak, labeled = scores_of(weak_logits, self.task), scores_of(labeled_logits, self.task)
+        pseudo = self.labeler(Scores(weak, batch.step, batch.last, batch.index, labeled, targets, known))
         supervised = labeled_loss(self.pair_loss, logits, batch)
         unlabeled = mean_over_images(self.unlabeled_loss(strong_logits, pseudo.targets), pseudo.pair_weights)
         found = step_loss(supervised, unlabeled, pseudo)

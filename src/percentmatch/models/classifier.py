@@ -1,6 +1,7 @@
-"""A timm backbone under a head."""
+"""A timm backbone under a head, and modes that a model has for the length of a `with` block."""
 
-from contextlib import suppress
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,8 @@ from percentmatch.errors import UserError, did_you_mean
 from percentmatch.models.heads import head_class
 from percentmatch.models.heads.base import Head
 from percentmatch.models.weights import OFFLINE_BACKBONE, fill, load_file, pretrained, read_offline, read_weights
+
+DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.MultiheadAttention)
 
 
 class Classifier(nn.Module):
@@ -136,3 +139,31 @@ def can_fetch(name: str) -> bool:
         pretrained(name, None)
         return True
     return False
+
+
+def drops(model: nn.Module) -> bool:
+    """Whether some of the model's dropout has an effect."""
+    layers = (module for module in model.modules() if isinstance(module, DROPPING))
+    return any((layer.dropout if isinstance(layer, nn.MultiheadAttention) else layer.p) > 0 for layer in layers)
+
+
+@contextmanager
+def evaluating(model: nn.Module) -> Generator[None]:
+    """Eval mode; afterwards every module has its earlier mode."""
+    modes = [(module, module.training) for module in model.modules()]
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes:
+            module.training = training
+
+
+@contextmanager
+def dropout_on(model: nn.Module) -> Generator[None]:
+    """Eval mode with dropout on, also in attention: each pass is a draw (Gal and Ghahramani 2016)."""
+    with evaluating(model):
+        for module in model.modules():
+            if isinstance(module, DROPPING):
+                module.training = True  # not its children, which have a mode of their own
+        yield
