@@ -44,6 +44,11 @@ def cache_folder() -> Path:
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "percentmatch"
 
 
+def key_of(facts: object) -> str:
+    """A hash of facts, for the name of a file in the cache."""
+    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+
+
 def open_cache(
     paths: Sequence[Path],
     *,

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from percentmatch.data.pixels.cache import threads
+from percentmatch.data.pixels.cache import key_of, threads
 from percentmatch.data.pixels.decode import MEMBER, BadImage, fingerprint, read
-from percentmatch.data.pixels.load import Say
+from percentmatch.data.pixels.images import Say
 from percentmatch.data.shards import index as storage
-from percentmatch.data.shards.index import READERS, Shards, key_of
+from percentmatch.data.shards.index import READERS, Shards
 from percentmatch.errors import UserError
 from percentmatch.files import write_atomic
 
