@@ -225,7 +225,7 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
     reason = "there is no such file"
     for wait in (0, *WAITS) if stamp[0] >= 0 else ():
         time.sleep(wait)
-        places, noted, unclear = [], [], []
+        places, noted, unclear, problem = [], [], [], ""
         try:
             with open(path, "rb", buffering=0) as file:
                 for pictures, others in samples(file.fileno(), stamp[0], labels=labels):
@@ -239,19 +239,17 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
                     elif subset_of(note) not in ("validation", "test"):
                         places += [(member.offset, member.length) for member in pictures]
             more = f" ({len(unclear):,} images are left out)" if len(unclear) > 1 else ""
-            return _Scanned(_array(places), noted, f"{unclear[0]}{more}" if unclear else "")
+            problem = f"{unclear[0]}{more}" if unclear else ""
         except Scattered as error:  # any image may lack its labels or its subset
-            return _Scanned(_array([]), [], str(error))
+            places, noted, problem = [], [], str(error)
         except Damaged as error:
             some = len(places) + len(noted)
-            return _Scanned(_array(places), noted, f"{error}{f' (after {some:,} images)' if some else ''}")
+            problem = f"{error}{f' (after {some:,} images)' if some else ''}"
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-    return _Scanned(_array([]), [], reason, lasting=stamp[0] < 0)
-
-
-def _array(places: list[tuple[int, int]]) -> np.ndarray:
-    return np.array(places, np.int64).reshape(-1, 2)
+            continue
+        return _Scanned(np.array(places, np.int64).reshape(-1, 2), noted, problem)
+    return _Scanned(np.zeros((0, 2), np.int64), [], reason, lasting=stamp[0] < 0)
 
 
 def labeled_manifest(shards: Shards, place: str, classes: Sequence[str] | None = None) -> Manifest:
