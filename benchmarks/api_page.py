@@ -36,7 +36,7 @@ SECTIONS: dict[str, tuple[str, ...]] = {  # what is imported from its module
         "data.source.load_data",
         "data.manifest.Manifest",
         "data.manifest.join",
-        "data.pixels.load.load_images",
+        "data.pixels.images.load_images",
         "data.readers.detect.read_labels",
         "data.readers.detect.Reader",
         "data.readers.rows.LabelFile",

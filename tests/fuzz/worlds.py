@@ -41,8 +41,7 @@ from percentmatch.data import Manifest, read_labels, read_voc, unlabeled_manifes
 from percentmatch.data.pixels.decode import BadImage, decode, decode_bytes
 from percentmatch.data.pixels.decode import read as read_image
 from percentmatch.data.readers.rows import Report, refuse
-from percentmatch.data.shards.index import open_shards
-from percentmatch.data.shards.labeled import labeled_manifest
+from percentmatch.data.shards.index import labeled_manifest, open_shards
 from percentmatch.data.split import Split, read_split
 from percentmatch.errors import UserError
 from percentmatch.files import read_yaml

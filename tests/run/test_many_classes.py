@@ -12,7 +12,7 @@ from tiny import TINY, rows
 from percentmatch import report
 from percentmatch.console import tables as show
 from percentmatch.data import read_table
-from percentmatch.data.checks.stats import describe
+from percentmatch.data.manifest import describe
 from percentmatch.report import write_report
 from percentmatch.scoring.table import ScoreTable
 from percentmatch.training.start import train
@@ -91,7 +91,7 @@ def test_pairs_of_very_many_classes_are_not_counted(
     (tmp_path / "labels.csv").write_text("image,labels\na.jpg,x;y;z")
     manifest = read_table(tmp_path / "labels.csv")
     assert describe(manifest)["co_occurrence"] == [[1] * 3] * 3
-    monkeypatch.setattr("percentmatch.data.checks.stats.MOST_PAIRED", 2)
+    monkeypatch.setattr("percentmatch.data.manifest.MOST_PAIRED", 2)
     facts = describe(manifest)
     assert facts["co_occurrence"] is None
     show.show_stats(facts)

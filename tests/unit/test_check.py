@@ -15,10 +15,9 @@ from PIL import Image, ImageEnhance
 from percentmatch.cli.data import _embedder
 from percentmatch.cli.main import main
 from percentmatch.data import Images
-from percentmatch.data.checks.check import check_data
+from percentmatch.data.checks.check import check_data, looks, unlike
 from percentmatch.data.checks.duplicates import near_pairs
 from percentmatch.data.checks.findings import needed
-from percentmatch.data.checks.unlike import looks, unlike
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.settings.config import DataSettings
 

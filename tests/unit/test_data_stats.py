@@ -5,9 +5,8 @@ from pathlib import Path
 
 import torch
 
-from percentmatch.data.checks.stats import describe
 from percentmatch.data.labels import Labels
-from percentmatch.data.manifest import Manifest
+from percentmatch.data.manifest import Manifest, describe
 
 
 def make(targets: list[list[int]], known: list[list[int]], difficult: list[list[int]]) -> Manifest:

@@ -7,8 +7,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from percentmatch.data.checks.stats import describe
-from percentmatch.data.manifest import Manifest
+from percentmatch.data.manifest import Manifest, describe
 from percentmatch.data.readers.voc import CLASSES, read_voc
 from percentmatch.errors import UserError
 

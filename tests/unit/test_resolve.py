@@ -14,7 +14,7 @@ from PIL import Image
 import percentmatch
 from percentmatch.cli import main as cli
 from percentmatch.cli.flags import ConfigFlags, gather
-from percentmatch.data import divide, source
+from percentmatch.data import source, split
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS, all_options, checked_options, options_of
 from percentmatch.runs.run_folder import RunFolder
@@ -394,7 +394,7 @@ def test_labels_are_read_once_and_the_split_is_drawn_once(
         monkeypatch.setattr(module, name, lambda *args, **more: (calls.append(name), real(*args, **more))[1])
 
     counted(source, "read_labels")
-    counted(divide, "make_split")
+    counted(split, "make_split")
     small = ["--backbone=test_resnet", "--image-size=32", "--total-steps=2", "--unlabeled", str(tmp_path / "more")]
     cli.run(["train", "--out", str(tmp_path / "run"), *photos, *small])
     assert calls == ["read_labels", "make_split"]

@@ -31,8 +31,7 @@ from percentmatch.data.shards import copies
 from percentmatch.data.shards import index as shards
 from percentmatch.data.shards import write as sharding
 from percentmatch.data.shards.copies import without_copies
-from percentmatch.data.shards.index import find_shards, names_shards
-from percentmatch.data.shards.labeled import labeled_manifest
+from percentmatch.data.shards.index import find_shards, labeled_manifest, names_shards
 from percentmatch.data.source import open_data, read_manifest
 from percentmatch.errors import UserError
 from percentmatch.settings.config import Config

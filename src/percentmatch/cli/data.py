@@ -179,7 +179,7 @@ def shard(
 def _open(flags: Any, config: Path | None, preset: str | None) -> "Source":
     """The data that the settings name; prints which images are not counted."""
     from percentmatch.data import open_data
-    from percentmatch.data.pixels.load import print_to_stderr
+    from percentmatch.data.pixels.images import print_to_stderr
 
     source = open_data(DataSettings.from_dict(gather(DataSettings, flags, config=config, preset=preset)))
     if source.shards:

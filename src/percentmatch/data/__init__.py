@@ -3,11 +3,8 @@
 # ruff: noqa: F401  the imports are what this package offers
 
 from percentmatch.data.checks.check import check_data
-from percentmatch.data.checks.stats import describe
-from percentmatch.data.divide import count_split, split_data, split_manifest
-from percentmatch.data.manifest import Manifest, join
-from percentmatch.data.pixels.images import Images
-from percentmatch.data.pixels.load import load_images
+from percentmatch.data.manifest import Manifest, describe, join
+from percentmatch.data.pixels.images import Images, load_images
 from percentmatch.data.readers.detect import detected, read_labels
 from percentmatch.data.readers.folder import unlabeled_manifest
 from percentmatch.data.readers.table import read_table
@@ -16,4 +13,4 @@ from percentmatch.data.shards.index import open_shards
 from percentmatch.data.shards.stream import Stream
 from percentmatch.data.shards.write import write_shards
 from percentmatch.data.source import Data, Source, check_classes, load_data, open_data, read_manifest
-from percentmatch.data.split import Split, make_split
+from percentmatch.data.split import Split, count_split, make_split, split_data, split_manifest

@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+from typing import Any
 from unicodedata import normalize
 
 import torch
 from torch import Tensor
 
-from percentmatch.data.labels import Labels, check_shape, find_rows
+from percentmatch.data.labels import Flags, Labels, check_shape, find_rows, rows_at_once
 from percentmatch.errors import UserError, did_you_mean
 
 SUBSETS = ("train", "validation", "test")
@@ -23,6 +24,7 @@ NOT_UTF8 = re.compile("[\ud800-\udfff]")  # file names on disk may hold these, U
 MOST_CLASSES = 25_000
 MOST_PAIRS = 1 << 35  # of image and class, which are kept sparsely, and hashed one by one
 MOST_CELLS = 1 << 30  # where each is a text or number of its own
+MOST_PAIRED = 1000  # classes; of more, pairs are not counted, as there are more of them than anybody reads
 
 
 @dataclass(frozen=True, eq=False)
@@ -137,3 +139,54 @@ def _real_path(path: Path, resolve: Callable[[str], str]) -> str:
     folder, name = os.path.split(path)
     real = os.path.join(resolve(folder), name)
     return os.path.realpath(real) if os.path.islink(real) else real
+
+
+def describe(manifest: Manifest) -> dict[str, Any]:
+    """Counts that can be written as JSON; a ratio without a denominator is None.
+
+    An image is labeled if any of its labels is known. Cardinality: positives for each labeled image. Imbalance ratio:
+    positives of the most frequent class over those of the rarest. In each class positives + negatives + difficult +
+    unknown = images, and prevalence is positives / known. Co-occurrence: images positive for both classes, None for
+    more than MOST_PAIRED classes.
+    """
+    labels = manifest.labels
+    positives, num_labeled = labels.targets.in_columns().tolist(), int((labels.known.in_rows() > 0).sum())
+    counts = zip(positives, labels.known.in_columns().tolist(), _difficult(labels).tolist(), strict=True)
+    return {
+        "images": len(manifest),
+        "labeled_images": num_labeled,
+        "parts": dict(sorted(Counter(manifest.parts).items())),
+        "cardinality": _ratio(sum(positives), num_labeled),
+        "imbalance_ratio": _ratio(max(positives), min(positives)),
+        "classes": {
+            name: {
+                "positives": num_positive,
+                "negatives": num_known - num_positive - num_difficult,
+                "difficult": num_difficult,
+                "unknown": len(manifest) - num_known,
+                "prevalence": _ratio(num_positive, num_known),
+            }
+            for name, (num_positive, num_known, num_difficult) in zip(manifest.class_names, counts, strict=True)
+        },
+        "co_occurrence": _together(labels.targets) if len(positives) <= MOST_PAIRED else None,
+    }
+
+
+def _difficult(labels: Labels) -> Tensor:
+    """How many pairs of each class are difficult and nothing else: (c,)."""
+    counts = torch.zeros(labels.known.width, dtype=torch.long)
+    for rows in labels.difficult.in_rows().nonzero().flatten().split(rows_at_once(len(counts))):
+        counts += (labels.difficult[rows] & labels.known[rows] & (1 - labels.targets[rows])).sum(0)
+    return counts
+
+
+def _together(targets: Flags) -> list[list[int]]:
+    """How many images show both of two classes: (c, c)."""
+    counts = torch.zeros(targets.width, targets.width, dtype=torch.long)
+    for block in targets.blocks():
+        counts += (block.T.float() @ block.float()).long()  # exact: a block has at most 2 ** 24 rows
+    return counts.tolist()
+
+
+def _ratio(count: int, of: int) -> float | None:
+    return count / of if of else None

@@ -11,8 +11,7 @@ import torch
 from percentmatch.data.labels import check_single
 from percentmatch.data.manifest import Manifest, concat, join
 from percentmatch.data.pixels.cache import Progress, cache_folder
-from percentmatch.data.pixels.images import Images
-from percentmatch.data.pixels.load import Say, load_images, print_to_stderr
+from percentmatch.data.pixels.images import Images, Say, load_images, print_to_stderr
 from percentmatch.data.readers.coco import read_instances
 from percentmatch.data.readers.detect import OWN, detected, read_labels
 from percentmatch.data.readers.folder import is_image_name, unlabeled_manifest
@@ -20,8 +19,7 @@ from percentmatch.data.readers.rows import LabelFile, Report, refuse
 from percentmatch.data.readers.voc import read_voc
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.shards.copies import without_copies
-from percentmatch.data.shards.index import Shards, names_shards, open_shards
-from percentmatch.data.shards.labeled import labeled_manifest
+from percentmatch.data.shards.index import Shards, labeled_manifest, names_shards, open_shards
 from percentmatch.data.shards.stream import Stream
 from percentmatch.errors import UserError
 from percentmatch.records import Task

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.console.tables import cell, figures, first, points, show
-from percentmatch.data.pixels.load import print_to_stderr
+from percentmatch.data.pixels.images import print_to_stderr
 from percentmatch.errors import UserError, several, visible
 from percentmatch.methods import labeled_loss_of, num_students, uses_unlabeled
 from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder

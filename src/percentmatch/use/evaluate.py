@@ -12,7 +12,7 @@ from percentmatch.console.tables import cell, figures, first, percent, show
 from percentmatch.data import Data, Images, load_data, load_images, read_labels
 from percentmatch.data.labels import check_single
 from percentmatch.data.pixels.cache import Progress
-from percentmatch.data.pixels.load import print_to_stderr
+from percentmatch.data.pixels.images import print_to_stderr
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError, several, visible
 from percentmatch.models import Card, Classifier, load_classifier

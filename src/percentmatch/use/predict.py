@@ -20,7 +20,7 @@ from torch import Tensor
 
 from percentmatch.data.pixels.cache import Progress, cores
 from percentmatch.data.pixels.decode import decode, square
-from percentmatch.data.pixels.load import print_to_stderr
+from percentmatch.data.pixels.images import print_to_stderr
 from percentmatch.data.readers.folder import is_image_name, read_folder, read_list
 from percentmatch.data.readers.table import LABEL_HEADERS, PART_HEADERS, guard, write_row
 from percentmatch.distributed.device import pick_device

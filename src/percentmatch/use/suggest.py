@@ -12,11 +12,10 @@ from torch.nn import functional as F
 from percentmatch.console.tables import cell, figures, first, percent, show
 from percentmatch.data import Images, read_manifest
 from percentmatch.data.pixels.cache import Progress
-from percentmatch.data.pixels.load import print_to_stderr
-from percentmatch.data.readers.detect import only_file
+from percentmatch.data.pixels.images import print_to_stderr
+from percentmatch.data.readers.detect import metadata_files, only_file
+from percentmatch.data.readers.exports import is_export
 from percentmatch.data.readers.folder import read_utf8
-from percentmatch.data.readers.label_studio import is_export
-from percentmatch.data.readers.metadata import metadata_files
 from percentmatch.data.readers.table import NOTHING_KNOWN, NOWHERE, Table, guard, open_table, write_row
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError

@@ -20,7 +20,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from percentmatch.data.pixels.cache import Progress
-from percentmatch.data.pixels.decode import FORMATS, fingerprint, is_member, read
+from percentmatch.data.pixels.decode import FORMATS, MEMBER, fingerprint, read
 
 SIDE = 32
 LUMA = torch.tensor([0.299, 0.587, 0.114])
@@ -52,7 +52,7 @@ def file_sizes(paths: Sequence[Path], rows: Sequence[int]) -> dict[int, Size]:
     sizes = {}
     with warnings.catch_warnings(action="ignore"):  # of very large images
         for row in rows:
-            file = io.BytesIO(read(paths[row])) if is_member(paths[row]) else paths[row]
+            file = io.BytesIO(read(paths[row])) if MEMBER.match(str(paths[row])) else paths[row]
             with Image.open(file, formats=FORMATS) as image:
                 sizes[row] = image.size
     return sizes

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.data.pixels import cache_file
-from percentmatch.data.pixels.decode import BadImage, Frame, Row, cannot_read, decode_rows, fingerprint, read
+from percentmatch.data.pixels.decode import Frame, Row, cannot_read, decode_rows, digest_of
 from percentmatch.errors import UserError
 
 FEW = 64  # so many images are decoded before a second process has started
@@ -42,6 +42,11 @@ def cache_folder() -> Path:
     if mine := os.environ.get("PERCENTMATCH_CACHE"):
         return Path(mine).expanduser()
     return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "percentmatch"
+
+
+def key_of(facts: object) -> str:
+    """A hash of facts, for the name of a file in the cache."""
+    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
 
 
 def open_cache(
@@ -122,16 +127,9 @@ def _key(names: Sequence[str], size: int, frame: str) -> str:
 
 def _changed(names: dict[int, str], digests: Sequence[str | None], workers: int, progress: Progress) -> list[int]:
     """The rows whose files do not have these digests. Threads suffice, since reading and hashing release the GIL."""
-
-    def digest(name: str) -> str | None:
-        try:
-            return fingerprint(read(name))
-        except BadImage:
-            return None
-
     rows = []
     with threads(workers) as pool:
-        for done, (row, now) in enumerate(zip(names, pool.map(digest, names.values()), strict=True), start=1):
+        for done, (row, now) in enumerate(zip(names, pool.map(digest_of, names.values()), strict=True), start=1):
             rows += [row] if now != digests[row] else []
             progress(done, len(names))
     return rows

@@ -71,10 +71,6 @@ def member_path(shard: str, offset: int, length: int, time: int, name: str) -> P
     return Path(f"{shard}#{offset}+{length}@{time}/{name}")
 
 
-def is_member(path: str | Path) -> bool:
-    return MEMBER.match(os.fspath(path)) is not None
-
-
 def read(path: str | Path) -> bytes:
     """All of a plain file of reasonable size, or of one within a tar file."""
     try:
@@ -112,6 +108,12 @@ def _check_length(length: int) -> None:
 
 def fingerprint(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
+
+
+def digest_of(path: str | Path) -> str | None:
+    """The fingerprint of a file, None if it cannot be read."""
+    with contextlib.suppress(BadImage):
+        return fingerprint(read(path))
 
 
 def size_of(path: str | Path) -> tuple[int, int]:

@@ -1,13 +1,20 @@
-"""A set of decoded images in memory, with their labels."""
+"""A set of decoded images in memory with their labels, and how a manifest becomes one."""
 
-from collections.abc import Sequence
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from percentmatch.data.labels import TABLES, Labels, check_shape, find_rows
-from percentmatch.errors import UserError
+from percentmatch.data.manifest import Manifest
+from percentmatch.data.pixels.cache import Progress, cache_folder, open_cache
+from percentmatch.errors import UserError, visible
+
+Say = Callable[[str], None]
 
 
 @dataclass(frozen=True)
@@ -50,3 +57,46 @@ class Images:
         """Targets and known, (n, c) each, to score with: difficult pairs count as positive or are left out."""
         targets, known, difficult = (getattr(self.labels, name).dense() for name in TABLES)
         return (targets | difficult, known) if count_difficult else (targets, known * (1 - difficult))
+
+
+def print_to_stderr(sentence: str) -> None:
+    print(visible(sentence), file=sys.stderr, flush=True)
+
+
+def load_images(
+    manifest: Manifest,
+    *,
+    size: int,
+    frame: Literal["squash", "center"] = "squash",
+    folder: Path | None = None,
+    verify: bool = False,
+    skip_bad: bool = False,
+    progress: Progress | None = None,
+    say: Say = print_to_stderr,
+) -> Images:
+    """The images of a manifest as squares of `size` pixels, decoded once and kept in the cache `folder`.
+
+    `verify` compares the cache with the files' content; `skip_bad` leaves out images that cannot be read. `say` gets a
+    sentence for each image left out and for what `verify` found.
+    """
+    cached = open_cache(
+        manifest.paths,
+        size=size,
+        frame=frame,
+        folder=folder or cache_folder(),
+        sources=manifest.sources,
+        verify=verify,
+        skip_bad=skip_bad,
+        progress=progress,
+    )
+    pixels = cached.pixels
+    if verify:
+        which = ": " * bool(cached.changed) + ", ".join(str(manifest.paths[row]) for row in cached.changed)
+        say(f"cache verified: {len(cached.changed)} of {len(manifest)} images had changed{which}")
+    if cached.bad:
+        for sentence in cached.bad.values():
+            say(f"skipped: {sentence}")
+        say(f"skipped {len(cached.bad)} of {len(manifest)} images")
+        good = [row for row in range(len(manifest)) if row not in cached.bad]
+        manifest, pixels = manifest.select(good), pixels[good]
+    return Images(pixels, manifest.labels, manifest.ids, manifest.class_names)

@@ -1,7 +1,6 @@
 """MS-COCO: image-level labels from an instances JSON file. They take long to read, so the manifest is cached."""
 
 import contextlib
-import hashlib
 import json
 import os
 import re
@@ -17,7 +16,7 @@ from safetensors.torch import load, save
 
 from percentmatch.data.labels import TABLES, Flags, Labels
 from percentmatch.data.manifest import Manifest, check_room
-from percentmatch.data.pixels.cache import cache_folder
+from percentmatch.data.pixels.cache import cache_folder, key_of
 from percentmatch.data.readers.folder import load_json, read_utf8
 from percentmatch.data.readers.rows import LabelFile, Row
 from percentmatch.errors import UserError
@@ -116,7 +115,7 @@ def remember(read: Callable[[], Manifest], file: Path, images: Path, *settings: 
     about = os.stat(file)
     held = (os.stat(images).st_mtime_ns, len(os.listdir(images))) if images.is_dir() else ()
     facts = VERSION, os.path.abspath(file), about.st_size, about.st_mtime_ns, str(images), held, *map(str, settings)
-    cached = cache / f"{hashlib.blake2b(repr(facts).encode(), digest_size=16).hexdigest()}.manifest"
+    cached = cache / f"{key_of(facts)}.manifest"
     with contextlib.suppress(OSError, SafetensorError, ValueError, KeyError, TypeError):
         return _unpack(cached.read_bytes())
     manifest = read()

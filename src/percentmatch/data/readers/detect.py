@@ -1,23 +1,29 @@
-"""What the user's files are: the kind of data that settings name, and the format of --labels."""
+"""What the user's files are: the kind of data that settings name, and the format of --labels.
 
+One format is read here too, as its files are known by their names: `metadata.jsonl` and `metadata.csv`, as image
+folders of Hugging Face have them, with `file_name` and labels in a row.
+"""
+
+import json
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
-from percentmatch.data.manifest import Manifest
-from percentmatch.data.readers import fiftyone, label_studio
+from percentmatch.data.manifest import MOST_CELLS, SUBSET_OF, Manifest, check_room
+from percentmatch.data.readers import exports
 from percentmatch.data.readers.coco import is_instances, read_instances
-from percentmatch.data.readers.folder import list_files
-from percentmatch.data.readers.metadata import is_metadata, metadata_files, read_metadata
-from percentmatch.data.readers.rows import LabelFile, Report, refuse
-from percentmatch.data.readers.table import read_csv
+from percentmatch.data.readers.folder import list_files, numbered_lines
+from percentmatch.data.readers.rows import LabelFile, Report, RowError, each_row, refuse
+from percentmatch.data.readers.table import NOWHERE, Line, Table, find_columns, open_table, read_cells, read_csv
 from percentmatch.data.shards.index import names_shards
 from percentmatch.errors import UserError
 from percentmatch.settings.config import DataSettings
 
 Settings = TypeVar("Settings", bound=DataSettings)
+METADATA, JSONL = ("metadata.csv", "metadata.jsonl"), (".jsonl", ".ndjson")
 LABEL_FILES = ("labels.csv", "labels.json", "samples.json")  # in a folder given as --labels
 OWN = ("files", "shards")  # kinds of data that are the user's own, not an experiment's
 
@@ -29,15 +35,91 @@ class Reader(NamedTuple):
     read: Callable[[LabelFile], Manifest]
 
 
+def read_metadata(file: LabelFile) -> Manifest:
+    """Read a file of metadata, or a folder that holds it or has one in each of its train, validation and test folders.
+
+    Labels are a list, or text as in a CSV file; an empty list means none of the classes, null that nothing is known.
+    """
+    folder = file.path
+    if not folder.is_dir():
+        return read_cells(file, _open(folder), inside=True)
+    files = metadata_files(folder).items()
+    first, *others = [_in_folder(_open(path), folder, subset) if subset else _open(path) for path, subset in files]
+    lines, sources = [*first.lines], [*first.sources]
+    for table in others:
+        if sorted(table.header) != sorted(first.header):
+            raise UserError(f"{table.file} has other columns than {first.file}; give them the same ones")
+        order = [*map(table.header.index, first.header), -1]
+        lines += [line if isinstance(line, RowError) else [line[column] for column in order] for line in table.lines]
+        sources += table.sources
+    file, table = replace(file, images=file.images or folder), replace(first, lines=lines, sources=sources)
+    return read_cells(file, table, inside=True)
+
+
+def metadata_files(folder: Path) -> dict[Path, str]:
+    """The metadata files of a folder, or of those of its subsets, and the subset that each is for."""
+    for name in METADATA:
+        if os.path.isfile(folder / name):
+            return {folder / name: ""}
+    below = [path for path in sorted(folder.iterdir()) if SUBSET_OF.get(path.name.lower()) and path.is_dir()]
+    found = [(path / name, SUBSET_OF[path.name.lower()]) for path in below for name in METADATA]
+    return {file: subset for file, subset in found if file.is_file()}
+
+
+def _open(file: Path) -> Table:
+    """A CSV file, or a JSON object a line, as a table; a value that is missing or null is unknown."""
+    if file.suffix.lower() == ".csv":
+        return open_table(file)
+    found = list(numbered_lines(file))
+    if not found:
+        raise UserError(f"{file} is empty; write one JSON object a line")
+    entries = list(each_row(found, _object))
+    header = list(dict.fromkeys(name for entry in entries if isinstance(entry, dict) for name in entry))
+    if isinstance(entries[0], RowError) and not header:
+        raise UserError(entries[0].sentence)
+    check_room(str(file), len(entries), len(header), MOST_CELLS)
+    lines = [e if isinstance(e, RowError) else [*(e.get(name, "?") for name in header), ""] for e in entries]
+    return Table(file, header, lines, [source for source, _ in found], *find_columns(file, header))
+
+
+def _object(_: str, line: str) -> dict[str, str]:
+    """The JSON object that a line holds, its values as cells."""
+    entry = None
+    with suppress(ValueError, RecursionError):
+        entry = json.loads(line)
+    if not isinstance(entry, dict):
+        raise UserError('this is no JSON object; write {"file_name": "1.jpg", "labels": ["cat"]}')
+    if not entry.get("file_name"):
+        raise UserError("there is no file_name; name the image or remove the line")
+    return {k: "?" if v is None else v if isinstance(v, str) else json.dumps(v) for k, v in entry.items()}
+
+
+def _in_folder(table: Table, top: Path, subset: str) -> Table:
+    """The table of a subset's folder, its images named from `top`, with a column for the subset instead of its own."""
+    below = table.file.parent.relative_to(top).as_posix()
+    others = [column for column in range(len(table.header)) if column != table.subset]
+
+    def moved(_: str, cells: Line) -> Line:
+        named = cells[table.subset].strip().lower()
+        if SUBSET_OF.get(named, named) not in ("", subset):
+            raise UserError(f"it says {named!r} and lies in the folder {below!r}; correct one of them")
+        return [*(f"{below}/{cells[i]}" if i == table.image else cells[i] for i in others), subset, ""]
+
+    lines = list(each_row(zip(table.sources, table.lines, strict=True), moved))
+    header = [*(table.header[column] for column in others), "part"]
+    labels = table.labels if table.labels == NOWHERE else others.index(table.labels)
+    return Table(table.file, header, lines, table.sources, others.index(table.image), labels, len(others))
+
+
 READERS = {  # of the formats that fit, the last counts: special ones stand below general ones
     "CSV": Reader(lambda file: not file.is_json, read_csv),
-    "Label Studio, CSV": Reader(label_studio.is_csv_export, label_studio.read_csv_export),
-    "FiftyOne, a file for each image": Reader(lambda file: file.has("index", "attrs"), fiftyone.refuse_one_image),
-    "FiftyOne, labels": Reader(lambda file: file.has("labels"), fiftyone.read_labels),
-    "FiftyOne, samples": Reader(lambda file: file.has("samples"), fiftyone.read_samples),
-    "Label Studio, JSON": Reader(lambda file: isinstance(file.content, list), label_studio.read_tasks),
+    "Label Studio, CSV": Reader(exports.is_csv_export, exports.read_csv_export),
+    "FiftyOne, a file for each image": Reader(lambda file: file.has("index", "attrs"), exports.refuse_one_image),
+    "FiftyOne, labels": Reader(lambda file: file.has("labels"), exports.read_fiftyone_labels),
+    "FiftyOne, samples": Reader(lambda file: file.has("samples"), exports.read_fiftyone_samples),
+    "Label Studio, JSON": Reader(lambda file: isinstance(file.content, list), exports.read_tasks),
     "COCO": Reader(is_instances, read_instances),
-    "metadata": Reader(is_metadata, read_metadata),
+    "metadata": Reader(lambda file: file.path.name in METADATA or file.path.suffix.lower() in JSONL, read_metadata),
 }
 
 

@@ -70,8 +70,8 @@ def read_list(file: Path) -> Found:
 
 def numbered_lines(file: Path, text: str | None = None) -> Iterator[tuple[str, str]]:
     """The lines of a text file that are not blank, each with where it stands: "list.txt, line 3"."""
-    lines = (read_utf8(file) if text is None else text).split("\n")
-    return ((f"{file}, line {number}", line) for number, line in enumerate(lines, 1) if line.strip())
+    lines = enumerate((read_utf8(file) if text is None else text).split("\n"), 1)
+    return ((f"{file}, line {number}", line) for number, line in lines if line.strip())
 
 
 def is_image_name(name: str) -> bool:

@@ -39,7 +39,9 @@ def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None)
         rows, class_names = _from_lists(main, lists, subset_of, classes)
     else:
         rows, class_names = _from_xml(base / "Annotations", subset_of, classes)
-    name_of = _image_names(folder)
+    images = [name for name in list_files(folder) if is_image_name(name)]
+    images.sort(key=lambda name: (IMAGE_SUFFIXES.index(Path(name).suffix.lower()), name), reverse=True)
+    name_of = {Path(name).stem: name for name in images}  # of several, the one whose suffix stands first
     found = [row._replace(image=name_of.get(row.image, row.image)) for row in sorted(rows, key=lambda row: row.image)]
     manifest = LabelFile(base).manifest(found, class_names, folder=folder)
     return replace(manifest, ids=tuple(path.stem for path in manifest.paths))
@@ -57,13 +59,6 @@ def _find_year(root: Path, year: int) -> Path:
         found = " and ".join(sorted(path.name for path in folders)) or f"no VOC{year or '2007 or VOC2012'}"
         raise UserError(f"{root} holds {found}; give the folder that holds JPEGImages, or choose by --year")
     return folders[0]
-
-
-def _image_names(folder: Path) -> dict[str, str]:
-    """The file of each image id; of two with the same id, the one whose suffix stands first in IMAGE_SUFFIXES."""
-    names = [name for name in list_files(folder) if is_image_name(name)]
-    names.sort(key=lambda name: (IMAGE_SUFFIXES.index(Path(name).suffix.lower()), name), reverse=True)
-    return {Path(name).stem: name for name in names}
 
 
 def _plain_lists(main: Path, names: Sequence[str]) -> dict[str, str]:

@@ -12,11 +12,11 @@ from pathlib import Path
 
 import numpy as np
 
-from percentmatch.data.pixels.cache import threads
-from percentmatch.data.pixels.decode import MEMBER, BadImage, fingerprint, read
-from percentmatch.data.pixels.load import Say
+from percentmatch.data.pixels.cache import key_of, threads
+from percentmatch.data.pixels.decode import MEMBER, digest_of, fingerprint
+from percentmatch.data.pixels.images import Say
 from percentmatch.data.shards import index as storage
-from percentmatch.data.shards.index import READERS, Shards, key_of
+from percentmatch.data.shards.index import READERS, Shards
 from percentmatch.errors import UserError
 from percentmatch.files import write_atomic
 
@@ -26,7 +26,7 @@ MANY = 100_000  # images to look at, which takes a while
 
 Location = tuple[str, int, int, int]  # file, offset, length, time of the last change
 Held = dict[tuple[int, bytes], list[Path]]  # length and piece -> images
-Digests = dict[tuple[int, bytes], set[str]]  # the same -> their digests
+Digests = dict[tuple[int, bytes], set[str | None]]  # the same -> their digests, None of those that cannot be read
 
 
 def without_copies(shards: Shards, paths: Sequence[Path], *, cache: Path, say: Say = lambda sentence: None) -> Shards:
@@ -82,7 +82,7 @@ def _find_in(shards: Shards, held: Held, digests: Digests, shard: int, suspects:
                 piece = os.pread(file.fileno(), PIECE, offset + length // 2)
                 alike = length, piece[: length - length // 2]
                 if alike in held and alike not in digests:
-                    digests[alike] = {_digest(path) for path in held[alike]}
+                    digests[alike] = {digest_of(path) for path in held[alike]}
                 if alike in held and fingerprint(os.pread(file.fileno(), length, offset)) in digests[alike]:
                     found.append(row)
             return found
@@ -97,9 +97,3 @@ def _locate(path: Path) -> Location:
         about = os.stat(path)
         return os.fspath(path), 0, about.st_size, about.st_mtime_ns
     return os.fspath(path), 0, 0, 0
-
-
-def _digest(path: Path) -> str:
-    with suppress(BadImage):
-        return fingerprint(read(path))
-    return "cannot be read"

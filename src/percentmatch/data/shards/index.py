@@ -1,4 +1,7 @@
-"""Tar shards (WebDataset): which there are, and where each image lies in them. Headers are read once and remembered."""
+"""Tar shards (WebDataset): which there are, where each image lies in them, and which labels they hold.
+
+Headers are read once and remembered.
+"""
 
 import hashlib
 import json
@@ -17,11 +20,15 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from percentmatch.data.manifest import Manifest
 from percentmatch.data.pixels import cache_file
-from percentmatch.data.pixels.cache import threads
-from percentmatch.data.pixels.load import Say
+from percentmatch.data.pixels.cache import key_of, threads
+from percentmatch.data.pixels.decode import member_path
+from percentmatch.data.pixels.images import Say
 from percentmatch.data.readers.folder import is_image_name, list_files
-from percentmatch.data.shards.tar import Damaged, Scattered, Unclear, members, note_of, samples, subset_of
+from percentmatch.data.readers.rows import LabelFile, encode, good_rows, labels_of, refuse
+from percentmatch.data.readers.table import Table, label_rows
+from percentmatch.data.shards.tar import Damaged, Scattered, Unclear, note_of, samples, subset_of
 from percentmatch.errors import UserError
 
 VERSION = 2
@@ -151,11 +158,6 @@ def open_shards(
     return shards
 
 
-def key_of(facts: object) -> str:
-    """A hash of facts, for the name of a file in the cache."""
-    return hashlib.blake2b(repr(facts).encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-
-
 def _stamps(paths: Sequence[str]) -> list[tuple[int, int]]:
     """Size and time of each; (-1, -1) of those that are not there, after some patience."""
     found: dict[str, tuple[int, int]] = {}
@@ -223,7 +225,7 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
     reason = "there is no such file"
     for wait in (0, *WAITS) if stamp[0] >= 0 else ():
         time.sleep(wait)
-        places, noted, unclear = [], [], []
+        places, noted, unclear, problem = [], [], [], ""
         try:
             with open(path, "rb", buffering=0) as file:
                 for pictures, others in samples(file.fileno(), stamp[0], labels=labels):
@@ -237,24 +239,58 @@ def _scan(labels: bool, path: str, stamp: tuple[int, int]) -> _Scanned:
                     elif subset_of(note) not in ("validation", "test"):
                         places += [(member.offset, member.length) for member in pictures]
             more = f" ({len(unclear):,} images are left out)" if len(unclear) > 1 else ""
-            return _Scanned(_array(places), noted, f"{unclear[0]}{more}" if unclear else "")
+            problem = f"{unclear[0]}{more}" if unclear else ""
         except Scattered as error:  # any image may lack its labels or its subset
-            return _Scanned(_array([]), [], str(error))
+            places, noted, problem = [], [], str(error)
         except Damaged as error:
             some = len(places) + len(noted)
-            return _Scanned(_array(places), noted, f"{error}{f' (after {some:,} images)' if some else ''}")
+            problem = f"{error}{f' (after {some:,} images)' if some else ''}"
         except OSError as error:
             reason = (error.strerror or str(error)).lower()
-    return _Scanned(_array([]), [], reason, lasting=stamp[0] < 0)
+            continue
+        return _Scanned(np.array(places, np.int64).reshape(-1, 2), noted, problem)
+    return _Scanned(np.zeros((0, 2), np.int64), [], reason, lasting=stamp[0] < 0)
 
 
-def _array(places: list[tuple[int, int]]) -> np.ndarray:
-    return np.array(places, np.int64).reshape(-1, 2)
+def labeled_manifest(shards: Shards, place: str, classes: Sequence[str] | None = None) -> Manifest:
+    """The images that have labels in their shards, as `open_shards(labels=True)` found them.
+
+    Labels are a list in JSON, `{"labels": ["cat"]}`, or a text as in a CSV file. JSON may also name classes that are
+    unknown or difficult for the image, and its subset. Other `classes` than those asked for are left out.
+    """
+    if not shards.noted:
+        raise UserError(f"{place}: no image in these shards has labels; put a member json, cls or txt beside some")
+    names = [image.name for image in shards.noted]
+    if len(set(names)) < len(names):
+        names = [f"{Path(shards.paths[image.shard]).name}/{image.name}" for image in shards.noted]
+    sources = [f"{shards.paths[image.shard]}, {image.name}" for image in shards.noted]
+    notes = [_checked(image, source) for image, source in zip(shards.noted, sources, strict=True)]
+    lines = [[name, *note[:2], ""] for name, note in zip(names, notes, strict=True)]
+    table = Table(Path(place), ["image", "labels", "part"], lines, sources, image=0, labels=1, subset=2)
+    plain = list(good_rows(label_rows(table), refuse))
+    rows = [row._replace(unsure=note[2], difficult=note[3]) for row, note in zip(plain, notes, strict=True)]
+    shown = sorted({name for row in plain for name in row.labels or ()})
+    class_names, codes = encode(LabelFile(Path(place)), rows, shown, open_labels=True)
+    members = ((image, shards.paths[image.shard], shards.stamps[image.shard][1]) for image in shards.noted)
+    manifest = Manifest(
+        paths=tuple(member_path(path, image.offset, image.length, time, image.name) for image, path, time in members),
+        ids=tuple(names),
+        labels=labels_of(codes, len(class_names)),
+        parts=tuple(row.subset for row in rows),
+        class_names=class_names,
+        sources=tuple(sources),
+    )
+    return manifest.choose(classes) if classes else manifest
 
 
-def name_at(path: str, offset: int) -> str:
-    """The name of the member whose content begins there, for messages."""
-    with suppress(OSError, Damaged, StopIteration), open(path, "rb", buffering=0) as file:
-        found = members(file.fileno(), os.fstat(file.fileno()).st_size)
-        return next(member.name for member in found if member.offset == offset)
-    return ""
+def _checked(noted: Noted, source: str) -> tuple[str, str, list[str], list[str]]:
+    """Labels as a cell of a table, the subset, unknown and difficult classes."""
+    labels, subset = noted.note["labels"], noted.note.get("part", "")
+    lists = [noted.note.get(name, []) for name in ("unknown", "difficult")]
+    listed = [*([labels] if isinstance(labels, list) else []), *lists]
+    good = all(isinstance(names, list) and all(isinstance(name, str | int) for name in names) for names in listed)
+    if not good or not isinstance(labels, list | str | int) or not isinstance(subset, str):
+        raise UserError(f'{source}: its JSON is not as expected; write {{"labels": ["cat", "dog"]}}')
+    cell = json.dumps(labels) if isinstance(labels, list) else str(labels)
+    unknown, difficult = ([str(name) for name in names] for names in lists)
+    return cell, subset, unknown, difficult

@@ -20,9 +20,10 @@ from torch import Tensor
 
 from percentmatch.data.pixels.cache import cores
 from percentmatch.data.pixels.decode import BadImage, Frame, decode_in_thread
-from percentmatch.data.pixels.load import Say, print_to_stderr
+from percentmatch.data.pixels.images import Say, print_to_stderr
 from percentmatch.data.shards import index as storage
-from percentmatch.data.shards.index import Shards, name_at
+from percentmatch.data.shards.index import Shards
+from percentmatch.data.shards.tar import name_at
 from percentmatch.errors import UserError
 
 Pending = tuple[np.ndarray, list[Future]]  # pixels, and the tasks that fill them

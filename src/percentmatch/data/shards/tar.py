@@ -7,6 +7,7 @@ of the file name are one sample: `cats/001.jpg` and `cats/001.json`.
 import json
 import os
 from collections.abc import Generator
+from contextlib import suppress
 from itertools import groupby
 from typing import Any, NamedTuple
 
@@ -66,6 +67,14 @@ def members(file: int, size: int) -> Generator[Member]:
         if kind in (b"0", b"\0", b"7") and "sparse" not in more:
             yield Member(name, start, length)
         at, more = start + whole_blocks(length), {}
+
+
+def name_at(path: str, offset: int) -> str:
+    """The name of the member whose content begins there, for messages."""
+    with suppress(OSError, Damaged, StopIteration), open(path, "rb", buffering=0) as file:
+        found = members(file.fileno(), os.fstat(file.fileno()).st_size)
+        return next(member.name for member in found if member.offset == offset)
+    return ""
 
 
 def _header(file: int, at: int) -> bytes:

@@ -18,7 +18,7 @@ import torch
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.pixels.cache import Progress, cores, threads
 from percentmatch.data.pixels.decode import BadImage, cannot_read, read
-from percentmatch.data.pixels.load import Say, print_to_stderr
+from percentmatch.data.pixels.images import Say, print_to_stderr
 from percentmatch.data.readers.folder import IMAGE_SUFFIXES
 from percentmatch.data.shards.index import PLAN
 from percentmatch.data.shards.tar import BLOCK, Damaged, members, whole_blocks

@@ -1,25 +1,127 @@
-"""Label Studio's exports: JSON with tasks and annotations, JSON-MIN, and CSV."""
+"""Exports of labeling programs: FiftyOne's labels.json and samples.json; Label Studio's JSON, JSON-MIN and CSV.
+
+FiftyOne's labels.json is of an image classification dataset, samples.json of a whole one. Beside labels.json, data.json
+may say where the images are, if they were not exported.
+"""
 
 import json
+import os
 import re
+from collections import defaultdict
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, NoReturn
 from urllib.parse import parse_qs, unquote, urlsplit
 
-from percentmatch.data.manifest import Manifest
-from percentmatch.data.readers.folder import is_image_name, nearest
+from percentmatch.data.manifest import SUBSET_OF, Manifest
+from percentmatch.data.readers.folder import is_image_name, load_json, nearest, read_folder
 from percentmatch.data.readers.rows import LabelFile, Row, each_row
 from percentmatch.data.readers.table import Answer, Table, first_row, open_table, rows_of
 from percentmatch.errors import UserError
 
-# what JSON-MIN and CSV hold besides the task's data and the answers
+FIELD = "ground_truth"  # of FiftyOne: what counts where several fields hold classifications
+PATHS = "data.json"  # beside labels.json: the path of each image by its name
+# what JSON-MIN and CSV of Label Studio hold besides the task's data and the answers
 ABOUT = {"id", "inner_id", "annotation_id", "annotator", "created_at", "updated_at", "lead_time", "agreement"}
 ABOUT |= {"comment", "comments", "annotation_history", "total_annotations"}
 WRITTEN = {"annotation_id", "lead_time"}  # by which a CSV export is known
 TAXONOMY = "the answer is a taxonomy, whose levels are no classes side by side; export choices"
 UPLOADED = re.compile(r"^[0-9a-f]{8}-")  # before the name that a file had when it was uploaded
+
+
+def refuse_one_image(file: LabelFile) -> NoReturn:
+    what = f"{file.path}: FiftyOne's image labels with one file an image do not say which images are unlabeled"
+    raise UserError(f"{what}; export the dataset as FiftyOneImageClassificationDataset or FiftyOneDataset")
+
+
+def read_fiftyone_labels(file: LabelFile) -> Manifest:
+    """FiftyOne's labels.json: an image for each name; and the classes in their order, if it lists them.
+
+    A name is a path without suffix in the folder, or a whole path; data.json says the path where there is one.
+    """
+    classes, labels = file.content.get("classes"), file.content["labels"]
+    if not isinstance(labels, dict) or not (classes is None or isinstance(classes, list)):
+        raise UserError(f"{file.path}: 'labels' must name images and 'classes' be a list; export the dataset again")
+    beside = file.path.parent / "data"
+    folder = file.images or (beside if os.path.isdir(beside) else file.path.parent)
+    names = None if classes is None else [str(name) for name in classes]
+    known = frozenset(names or ())
+    listed = file.path.with_name(PATHS)
+    path_of = load_json(listed) if listed.is_file() else {}
+    if not isinstance(path_of, dict):
+        raise UserError(f"{listed} must say the path of each image by its name; export the dataset again")
+    files_of: dict[str, list[str]] = defaultdict(list)  # by their names without suffix
+    if not all(name in path_of or is_image_name(name) for name in labels):
+        for name in read_folder(folder).ids:
+            files_of[name.rpartition(".")[0]].append(name)
+
+    def read(source: str, item: tuple[str, Any]) -> Row:
+        image, value = item
+        several = value if isinstance(value, list) else [value]
+        shown = None if value is None else [_name(label, names, known) for label in several]
+        found = files_of.get(image, [])
+        if len(found) > 1:
+            raise UserError(f"{' and '.join(found[:2])} have this name; give a folder without the others")
+        path = str(path_of.get(image, image))
+        return Row(found[0] if found else nearest(folder, path) or path, shown, source)
+
+    items = ((f"{file.path}, image {image!r}", (image, value)) for image, value in labels.items())
+    return file.manifest(each_row(items, read), names, folder=folder)
+
+
+def _name(value: object, names: list[str] | None = None, known: frozenset[str] = frozenset()) -> str:
+    """A label as a name or a number among the classes, alone or with its confidence; `known` are the names as a set."""
+    value = value.get("label") if isinstance(value, dict) else value
+    if isinstance(value, str) and (names is None or value in known):
+        return value
+    if not isinstance(value, int) or names is None or not 0 <= value < len(names):
+        raise UserError(f"{value!r} is no label and no number of a class; export the dataset again")
+    return names[value]
+
+
+def read_fiftyone_samples(file: LabelFile) -> Manifest:
+    """FiftyOne's samples.json: an image for each sample, labels in a field of classifications, its subset in tags."""
+    samples = file.content["samples"]
+    if not isinstance(samples, list) or not all(isinstance(sample, dict) for sample in samples):
+        raise UserError(f"{file.path}: 'samples' must be a list of samples; export the dataset again")
+    field = _field(file.path, samples)
+
+    def read(source: str, sample: dict[str, Any]) -> Row:
+        path, value = sample.get("filepath"), sample.get(field)
+        if not isinstance(path, str) or not path:
+            raise UserError("it has no filepath; export the dataset again")
+        found = [] if value is None else _classifications(value)
+        if not isinstance(found, list):
+            raise UserError("its labels are no classifications; export the dataset again")
+        shown = None if value is None else [_name(label) for label in found]
+        return Row(nearest(file.folder, path) or path, shown, source, _subset_among(sample.get("tags")))
+
+    items = ((f"{file.path}, sample {number}", sample) for number, sample in enumerate(samples, 1))
+    return file.manifest(each_row(items, read))
+
+
+def _subset_among(tags: object) -> str:
+    """The subset that the tags name, or none."""
+    found = {SUBSET_OF.get(str(tag).lower(), "") for tag in tags} - {""} if isinstance(tags, list) else set()
+    if len(found) > 1:
+        raise UserError(f"its tags name the subsets {' and '.join(sorted(found))}; keep one of them")
+    return "".join(found)
+
+
+def _field(file: Path, samples: list[dict[str, Any]]) -> str:
+    """The field that holds the labels."""
+    fields = {name for sample in samples for name, value in sample.items() if _classifications(value) is not None}
+    if len(fields) == 1 or FIELD in fields:
+        return FIELD if FIELD in fields else fields.pop()
+    what = f"the fields {', '.join(sorted(fields))} of" if fields else "no field of"
+    raise UserError(f"{file} has {what} classifications where one is needed; export the one to learn as {FIELD}")
+
+
+def _classifications(value: Any) -> Any:
+    """The list in a Classifications, or a Classification by itself; None for any other value."""
+    kind = value.get("_cls") if isinstance(value, dict) else None
+    return value.get("classifications") if kind == "Classifications" else [value] if kind == "Classification" else None
 
 
 def is_export(table: Table) -> bool:
@@ -31,7 +133,7 @@ def is_csv_export(file: LabelFile) -> bool:
 
 
 def read_csv_export(file: LabelFile) -> Manifest:
-    """The CSV export: the one column that is no fact about the annotation holds the choices."""
+    """Label Studio's CSV export: the one column that is no fact about the annotation holds the choices."""
     table = open_table(file.path, file.text)
     answers = [column for column, name in enumerate(table.header) if name not in ABOUT and column != table.image]
     if len(answers) != 1:
@@ -50,7 +152,7 @@ def read_csv_export(file: LabelFile) -> Manifest:
 
 
 def read_tasks(file: LabelFile) -> Manifest:
-    """An image for each task of a JSON export; tasks without annotations are unlabeled.
+    """An image for each task of Label Studio's JSON export; tasks without annotations are unlabeled.
 
     What an annotation chose, or drew, is on the image. Skipped annotations do not count. If one is the ground truth it
     alone counts; a class about which annotations differ is unknown.
