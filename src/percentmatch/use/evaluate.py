@@ -36,13 +36,20 @@ class RunData(TypedDict, total=False):
     progress: Progress | None
 
 
-def score_run(path: str | Path, part: str = "test", device: str = "auto", **where: Unpack[RunData]) -> ScoreTable:
+def score_run(
+    path: str | Path,
+    part: str = "test",
+    device: str = "auto",
+    *,
+    data: Data | None = None,
+    moved: Mapping[str, Any] | None = None,
+    progress: Progress | None = None,
+) -> ScoreTable:
     """Score the saved model of a run on the test or validation images of its split.
 
-    `where` says how to find the data of the run: `data` is what it was given in Python, if so; else `moved` may say
-    where its root, labels or images are now. `progress` is told of images decoded.
+    `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
     """
-    model, card, images, chosen_device = open_run(path, part, device, **where)
+    model, card, images, chosen_device = open_run(path, part, device, data=data, moved=moved, progress=progress)
     return evaluate(probabilities(model, images.pixels, card, chosen_device), images, card.task)
 
 

@@ -146,13 +146,12 @@ def _with_warm_starts(source: str, values: Mapping, plan: list[Planned]) -> list
     for row, planned in enumerate(plan):
         if planned.has_weights:
             continue
-        seed = planned.config.seed
         settings = replace(pretraining, **{name: getattr(planned.config, name) for name in OF_THE_RUN})
         if not (settings.validation or settings.split_file):  # it sees all images, however many of them are labeled
             settings = replace(settings, labeled=0.0)
         if settings not in starts:
-            first = all(start.settings.seed != seed for start in starts.values())
-            starts[settings] = PlannedStart(f"warm-seed{seed}" if first else f"warm-{planned.name}", settings)
+            first = all(start.settings.seed != settings.seed for start in starts.values())
+            starts[settings] = PlannedStart(f"warm-seed{settings.seed}" if first else f"warm-{planned.name}", settings)
         warmed[row] = replace(planned, warm=starts[settings])
     return warmed
 
@@ -179,8 +178,7 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only:
         raise UserError(f"--minutes must be above 0, not {minutes:g}")
     for pattern in only:
         if not fnmatch.filter([planned.name for planned in plan], pattern):
-            example = f"the first is '{plan[0].name}', and * stands for any"
-            raise UserError(f"--only {pattern}: no run has such a name; {example}")
+            raise UserError(f"--only {pattern}: no run has such a name; the first is '{plan[0].name}'; * is any text")
     with StopRequest() as stop:
         return _run_grid([_from_warm_start(planned, out) for planned in plan], out, 60 * minutes, only, stop)
 
@@ -260,7 +258,7 @@ def _from_warm_start(planned: Planned, out: Path) -> Planned:
 def summary(folder: RunFolder, group: str, start: PretrainFolder | None = None) -> dict[str, Any]:
     """What a results file keeps of a finished run: all that a table or a figure needs."""
     log = folder.log.rows()
-    training = [row for row in log if row.get("kind") == "train"]
+    training, validations = ([row for row in log if row.get("kind") == kind] for kind in ("train", "validation"))
     tenths = [training[row] for row in sorted({len(training) * tenth // 10 - 1 for tenth in range(1, 11)} - {-1})]
     config = folder.read_config()
     return {
@@ -270,9 +268,7 @@ def summary(folder: RunFolder, group: str, start: PretrainFolder | None = None) 
         **({"warm_start_minutes": start.read_result()["minutes"]} if start else {}),
         "settings": config.to_dict(),
         "environment": read_json(folder.environment),
-        "curve": [
-            {key: row.get(key) for key in ("step", "mAP", "AUC")} for row in log if row.get("kind") == "validation"
-        ],
+        "curve": [{key: row.get(key) for key in ("step", "mAP", "AUC")} for row in validations],
         # with the pseudo-labels of each class, four digits after the point in every number
         "training": json.loads(json.dumps(tenths), parse_float=lambda number: round(float(number), 4)),
     }
