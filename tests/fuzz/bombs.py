@@ -27,7 +27,7 @@ from percentmatch.files import read_yaml
 from percentmatch.models.weights import read_weights
 from percentmatch.runs.checkpoint import load_checkpoint
 from percentmatch.settings.config import Config
-from percentmatch.use.grid_plan import read_grid
+from percentmatch.use.grid import read_grid
 
 GIB = 1 << 30
 Bomb = tuple[str, bytes | int, Callable[[Path], object]]  # file, its content or its length in zeros, reader

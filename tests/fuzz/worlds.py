@@ -54,7 +54,7 @@ from percentmatch.runs.run_folder import RunFolder
 from percentmatch.serve.app import first_file
 from percentmatch.settings.config import Config
 from percentmatch.use.export import model_card
-from percentmatch.use.grid_plan import read_grid
+from percentmatch.use.grid import read_grid
 
 SECONDS = 5
 IDS = ("a", "b", "c", "d")

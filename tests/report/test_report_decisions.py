@@ -18,8 +18,7 @@ from percentmatch.data.labels import Labels
 from percentmatch.models import Card, Decisions, classifier_bytes, load_classifier
 from percentmatch.report import write_report
 from percentmatch.report.collect import read_run
-from percentmatch.report.scoring import PageRun, _score_subset, score_own_images
-from percentmatch.report.thumbnails import gallery
+from percentmatch.report.scoring import PageRun, _score_subset, gallery, score_own_images
 
 CPU = torch.device("cpu")
 

@@ -27,8 +27,8 @@ from percentmatch.errors import UserError
 from percentmatch.report import write_report
 from percentmatch.report.collect import RunRecord, read_run, short_names
 from percentmatch.report.compare import paired
+from percentmatch.report.page import page_examples
 from percentmatch.report.scoring import PageRun, ScoredRun, score_own_images
-from percentmatch.report.sections import page_examples
 from percentmatch.training.start import train
 from percentmatch.use.evaluate import score_run
 

@@ -18,7 +18,6 @@ from percentmatch.errors import Diverged, UserError
 from percentmatch.settings.config import Config
 from percentmatch.settings.presets import PRESETS
 from percentmatch.use import grid as benchmark
-from percentmatch.use import grid_plan
 
 SETTINGS = (
     "settings: {scenes_pool: 60, scenes_test: 20, validation: 20, labeled: 20, image_size: 32, backbone: test_resnet, "
@@ -51,7 +50,7 @@ ROWS = [("a", 0, 3e-4), ("b", 0, 1e-3), ("a", 1, 3e-4), ("b", 1, 1e-3)]
 )
 def test_the_grids_for_voc_plan_their_runs(name: str, runs: int, tmp_path: Path) -> None:
     file = Path(__file__).parents[2] / "benchmarks" / f"voc2007_{name}.yaml"
-    plan = grid_plan.read_grid(file, {"root": str(tmp_path)})
+    plan = benchmark.read_grid(file, {"root": str(tmp_path)})
     assert len(plan) == runs
     assert all((p.config.validation, p.config.image_size) == (0, 224) for p in plan)
     warm_starts = {"same_data": 3, "same_data_long": 3, "ceiling": 1}.get(name, 0)
@@ -73,7 +72,7 @@ def test_the_grids_for_voc_plan_their_runs(name: str, runs: int, tmp_path: Path)
     ],
 )
 def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, tmp_path: Path) -> None:
-    plan = grid_plan.read_grid(Path(__file__).parents[2] / f"benchmarks/voc2007_{name}.yaml", {"root": str(tmp_path)})
+    plan = benchmark.read_grid(Path(__file__).parents[2] / f"benchmarks/voc2007_{name}.yaml", {"root": str(tmp_path)})
     assert len(plan) > 1
     assert all(p.config.official_validation for p in plan)
     assert all(p.warm.settings.official_validation for p in plan if p.warm)  # nor does it see that half
@@ -82,7 +81,7 @@ def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, tmp_
 def test_the_grid_of_the_docs(tmp_path: Path) -> None:
     page = (Path(__file__).parents[2] / "docs" / "grids.md").read_text()
     (tmp_path / "grid.yaml").write_text(re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)[0])
-    plan = grid_plan.read_grid(tmp_path / "grid.yaml")
+    plan = benchmark.read_grid(tmp_path / "grid.yaml")
     assert len(plan) == 3 * 2 * 3
     assert "soft selection-labeled=100-seed1" in {planned.name for planned in plan}
 
@@ -91,7 +90,7 @@ def test_another_method_leaves_the_options_of_the_preset_behind(tmp_path: Path, 
     monkeypatch.setitem(PRESETS, "voc2007-best", PRESETS["voc2007-best"] | {"options": {"momentum": 0.9}})
     file = tmp_path / "grid.yaml"
     file.write_text("preset: voc2007-best\nruns: {a: {}, b: {method: supervised}, c: {options: {loss: asl}}}")
-    plan = grid_plan.read_grid(file)
+    plan = benchmark.read_grid(file)
     assert [planned.config.method for planned in plan] == ["priormatch", "supervised", "priormatch"]
     mine, other, changed = (planned.config.options for planned in plan)
     assert mine == PRESETS["voc2007-best"]["options"]
@@ -177,7 +176,7 @@ def test_finished_runs_stay_in_the_results(grid: Path, capsys: pytest.CaptureFix
 
 
 def test_set_replaces_what_holds_for_all(grid: Path) -> None:
-    plan = grid_plan.read_grid(grid, over_settings(["labeled=10", "strong_view.ops=2"]))
+    plan = benchmark.read_grid(grid, over_settings(["labeled=10", "strong_view.ops=2"]))
     assert {(planned.config.labeled, planned.config.strong_view.ops) for planned in plan} == {(10, 2)}
     assert [(planned.name, planned.config.seed, planned.config.split_seed) for planned in plan] == [
         ("a-seed0", 0, 0),
@@ -214,7 +213,7 @@ def test_a_grid_that_would_mislabel_a_row_is_refused(case: str, tmp_path: Path) 
     file = tmp_path / "grid.yaml"
     file.write_text(text if "runs" in text else RUNS + text)
     with pytest.raises(UserError, match=rf"^{re.escape(str(file))}(:|,) {sentence}"):
-        grid_plan.read_grid(file, over_settings(over))
+        benchmark.read_grid(file, over_settings(over))
 
 
 @pytest.mark.parametrize("minutes", [0, -5, math.nan])
@@ -247,7 +246,7 @@ def test_a_signal_in_the_last_moments_of_a_run_stops_the_grid(tmp_path: Path, mo
     file = tmp_path / "grid.yaml"
     file.write_text(f"{SETTINGS}runs: {{a: {{method: supervised}}}}\nseeds: [0, 1]\n")
     with pytest.raises(Stopped, match="stopped between two runs; the same command goes on"):
-        benchmark.run_grid(grid_plan.read_grid(file), tmp_path / "out")
+        benchmark.run_grid(benchmark.read_grid(file), tmp_path / "out")
     assert [run["seed"] for run in json.loads((tmp_path / "out" / "results.json").read_text())["runs"]] == [0]
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
 
@@ -264,17 +263,17 @@ def test_a_signal_before_the_first_step_of_a_run_stops_it_there(tmp_path: Path, 
     file.write_text(f"{SETTINGS.replace('total_steps: 1', 'total_steps: 5')}runs: {{a: {{method: supervised}}}}\n")
     monkeypatch.setattr(benchmark, "train", first_signal)
     with pytest.raises(Stopped, match="stopped at step 1 of 5"):
-        benchmark.run_grid(grid_plan.read_grid(file), tmp_path / "out")
+        benchmark.run_grid(benchmark.read_grid(file), tmp_path / "out")
     monkeypatch.setattr(benchmark, "train", whole)
     assert signal.getsignal(signal.SIGTERM) == signal.SIG_DFL
     assert not StopRequest.active
-    assert len(benchmark.run_grid(grid_plan.read_grid(file), tmp_path / "out")["runs"]) == 1
+    assert len(benchmark.run_grid(benchmark.read_grid(file), tmp_path / "out")["runs"]) == 1
 
 
 def test_runs_that_another_process_finished_meanwhile_are_in_the_results(tmp_path: Path, monkeypatch) -> None:
     file = tmp_path / "grid.yaml"
     file.write_text(f"{SETTINGS}runs: {{a: {{method: supervised}}}}\nseeds: [0, 1]\n")
-    plan, whole = grid_plan.read_grid(file), benchmark.train
+    plan, whole = benchmark.read_grid(file), benchmark.train
     benchmark.run_grid(plan, tmp_path / "other", only=["*-seed0"])
 
     def meanwhile(*args, **options):

@@ -492,7 +492,7 @@ def test_coco_reads_its_file_once(coco: Path, monkeypatch, capsys: pytest.Captur
 
 
 def test_the_grid_for_table_2_plans_the_paper_s_runs(coco: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from percentmatch.use.grid_plan import read_grid
+    from percentmatch.use.grid import read_grid
 
     file = Path(__file__).parents[2] / "benchmarks" / "coco2014_table2.yaml"
     plan = read_grid(file, {"root": str(coco)})

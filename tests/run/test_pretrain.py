@@ -32,7 +32,6 @@ from percentmatch.training.pretraining import Pretraining, nt_xent
 from percentmatch.training.run import Run
 from percentmatch.training.start import pretrain, train
 from percentmatch.use import grid as benchmark
-from percentmatch.use import grid_plan
 
 WARM = PretrainSettings(
     scenes_pool=60,
@@ -386,7 +385,7 @@ def test_a_grid_makes_one_warm_start_a_seed(grid: Path, monkeypatch: pytest.Monk
     moved = out.rename(grid.parent / "moved")
     cli.run(["benchmark", "grid.yaml", "--out", "moved"])
     assert json.loads((moved / "results.json").read_text())["runs"] == runs
-    plan = [benchmark._from_warm_start(each, moved) for each in grid_plan.read_grid(grid, {})]
+    plan = [benchmark._from_warm_start(each, moved) for each in benchmark.read_grid(grid, {})]
     assert all(Path(each.config.weights).exists() for each in plan if each.warm)  # for a run that goes on
 
     grid.write_text(grid.read_text().replace("batch: 8", "batch: 9"))
@@ -445,7 +444,7 @@ def test_a_diverged_pretraining_ends_its_runs_and_not_the_grid(grid: Path, monke
 def test_runs_on_other_data_or_backbones_have_their_own_warm_start(tmp_path: Path) -> None:
     file = tmp_path / "grid.yaml"
     file.write_text(GRID + "runs: {a: {}, b: {backbone: test_vit}, c: {lr: 0.1}}\ngrid: {validation: [20, 10]}")
-    plan = {planned.name: planned.warm for planned in grid_plan.read_grid(file)}
+    plan = {planned.name: planned.warm for planned in benchmark.read_grid(file)}
     names = {name: warm.name for name, warm in plan.items() if warm}
     assert names == {
         "a-validation=20-seed0": "warm-seed0",
@@ -460,11 +459,11 @@ def test_runs_on_other_data_or_backbones_have_their_own_warm_start(tmp_path: Pat
 def test_without_validation_images_a_warm_start_serves_any_number_of_labels(tmp_path: Path) -> None:
     file = tmp_path / "grid.yaml"
     file.write_text(GRID.replace("validation: 20", "validation: 0") + "runs: {a: {}}\ngrid: {labeled: [20, 10]}")
-    one, other = grid_plan.read_grid(file)
+    one, other = benchmark.read_grid(file)
     assert one.warm == other.warm
     assert (one.config.labeled, other.config.labeled) == (20, 10)
     file.write_text(GRID + "runs: {a: {}}\ngrid: {labeled: [20, 10]}")  # which images are set apart depends on them
-    one, other = grid_plan.read_grid(file)
+    one, other = benchmark.read_grid(file)
     assert one.warm != other.warm
 
 
@@ -483,14 +482,14 @@ def test_an_odd_warm_start_of_a_grid_is_refused(text: str, sentence: str, tmp_pa
     file = tmp_path / "grid.yaml"
     file.write_text(text)
     with pytest.raises(UserError) as refused:
-        grid_plan.read_grid(file)
+        benchmark.read_grid(file)
     assert str(refused.value).startswith(str(file))
     assert sentence in str(refused.value)
 
 
 def test_every_data_setting_of_a_run_reaches_its_warm_start() -> None:
-    assert {each for each in DataSettings().to_dict()} <= set(grid_plan.OF_THE_RUN)
-    assert not {"log_every", "save_every"} & set(grid_plan.OF_THE_RUN)  # each has its own
+    assert {each for each in DataSettings().to_dict()} <= set(benchmark.OF_THE_RUN)
+    assert not {"log_every", "save_every"} & set(benchmark.OF_THE_RUN)  # each has its own
 
 
 @pytest.mark.gpu

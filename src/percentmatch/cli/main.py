@@ -8,7 +8,7 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from percentmatch import __version__
-from percentmatch.cli import models, runs, training
+from percentmatch.cli import models, training
 from percentmatch.cli.data import data_app
 from percentmatch.console.signals import Stopped
 from percentmatch.distributed.ranks import launched
@@ -23,7 +23,7 @@ app.command(data_app)
 for verb in (
     *(training.demo, training.train, training.pretrain, training.benchmark, training.methods),
     *(models.evaluate, models.predict, models.serve, models.calibrate, models.export),
-    *(runs.report, runs.compare, runs.suggest),
+    *(models.report, models.compare, models.suggest),
 ):
     app.command(verb)
 

@@ -133,8 +133,7 @@ def benchmark(
     set
         NAME=VALUE, a setting for all runs, such as root=/data/coco; may be repeated.
     """
-    from percentmatch.use.grid import run_grid, show_grid
-    from percentmatch.use.grid_plan import read_grid
+    from percentmatch.use.grid import read_grid, run_grid, show_grid
 
     show_grid(run_grid(read_grid(file, over_settings(set)), out, minutes=minutes, only=only or ()))
     print(f"results  {out / 'results.json'}")

@@ -12,9 +12,8 @@ from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.files import replacing_named
 from percentmatch.report.collect import RunRecord, read_run, short_names
-from percentmatch.report.page import page
+from percentmatch.report.page import page, page_examples
 from percentmatch.report.scoring import PageRun, ScoredRun, score_own_images
-from percentmatch.report.sections import page_examples
 from percentmatch.runs.run_folder import check_moved
 
 MOST_CLASSES = 500  # on a page; of more, as many are shown, evenly from the most to the least frequent

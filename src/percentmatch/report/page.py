@@ -7,12 +7,16 @@ from importlib.resources import files
 from typing import Any
 
 from percentmatch import __version__
+from percentmatch.methods import labeled_loss_of
 from percentmatch.report.compare import comparison
-from percentmatch.report.markup import Html, join, script_json, tag
-from percentmatch.report.scoring import PageRun
-from percentmatch.report.sections import page_examples, run_sections
-from percentmatch.report.summary import sentence
-from percentmatch.report.thumbnails import gallery
+from percentmatch.report.curves import chart_figure, pseudo_labels, training
+from percentmatch.report.figures import Line, small_interval
+from percentmatch.report.markup import Cell, Html, count, join, percent, percent_cell, script_json, span, table, tag
+from percentmatch.report.scoring import GROUPS, PageRun, ScoredRun, gallery
+from percentmatch.report.summary import sentence, summary
+from percentmatch.scoring.intervals import interval, resamples_of
+from percentmatch.scoring.metrics import resampled_metrics
+from percentmatch.scoring.table import SUBSETS, ScoreTable
 
 
 def page(entries: Sequence[PageRun], classes: Sequence[str]) -> str:
@@ -85,3 +89,158 @@ def _data(entries: Sequence[PageRun], classes: Sequence[str], shown: Sequence[in
         "galleries": {key: value for key, value in galleries.items() if value},
         "pictures": list(pictures),
     }
+
+
+def run_sections(entry: PageRun, level: int) -> list[tuple[str, str, Html]]:
+    """Id, title and content of each section that the run has something for."""
+    contents = {
+        "Summary": summary(entry),
+        "Classes": class_tables(entry),
+        "Pseudo-labels": pseudo_labels(entry),
+        "Training": training(entry),
+        "Calibration": calibration(entry),
+        "Images": images(entry),
+    }
+    sections = []
+    for title, content in contents.items():
+        if content:
+            key = f"{entry.key}-{title.split('-')[0].lower()}"
+            head = tag(f"h{level}", title, id=f"{key}-head")
+            sections.append((key, title, tag("section", head, content, id=key, aria_labelledby=f"{key}-head")))
+    return sections
+
+
+def class_tables(entry: PageRun) -> Html | None:
+    run, tables = entry.run, []
+    for subset in SUBSETS:
+        if scores := run.newest(subset):
+            when = "the last step" if subset in run.scores else f"step {run.validations[-1][0]:,}"
+            found = _class_table(entry, subset, scores, f"Each class on the {subset} images, at {when}")
+            title = tag("summary", f"The same on the {subset} images")
+            tables.append(tag("details", title, found) if tables else found)
+    if not tables:
+        return None
+    titles = " and ".join(metric.title for metric in resampled_metrics().values())
+    about = f"{titles} of the averaged weights, in percent."
+    if entry.scored:
+        about += (
+            f" Intervals are 95% percentile intervals of {resamples_of(len(entry.class_names)):,} resamples of the "
+            "images. They show how much a score depends on the images that were scored, not on the training seed."
+        )
+    box = tag("label", "Filter classes ", tag("input", type="search", class_="filter", autocomplete="off"))
+    found = tag("span", class_="found", role="status")
+    return join(tag("p", about), tag("p", box, " ", found, class_="filterbox"), *tables)
+
+
+def _class_table(entry: PageRun, subset: str, scores: ScoreTable, caption: str) -> Html:
+    scored, shown = entry.subset(subset), list(entry.shown)
+    positives = [row.positives for row in scores.classes.values()]
+    columns = {"positives": [count(positives[position]) for position in shown]}
+    if entry.scored:
+        columns["labeled"] = [count(entry.scored.labeled_positives[position]) for position in shown]
+    for name, metric in resampled_metrics().items():
+        values = [scores.of_classes(name)[position] for position in shown]
+        columns[metric.title] = [percent_cell(value) for value in values]
+        if scored:
+            drawn, exact = scored.resampled.classes[name][:, shown], scored.exact.classes[name][0, shown]
+            ends = interval(drawn, around=exact)
+            # sorted by width, so that the least certain classes come first
+            columns[f"95% interval of {metric.title}"] = [Cell(span(e), e and e[1] - e[0]) for e in ends]
+            if name == "AP":
+                pictures = ["" if v is None else small_interval(v, e) for v, e in zip(values, ends, strict=True)]
+                columns["AP, 0 to 100"] = [Cell(*pair) for pair in zip(pictures, values, strict=True)]
+    if scored:
+        columns["ECE"] = [percent_cell(error) for error in scored.reliability.errors[shown].tolist()]
+    names = (name for _, name, _ in entry.shown_classes)
+    rows = list(zip(names, zip(*columns.values(), strict=True), strict=True))
+    return table(caption, ["class", *columns], rows, class_index=entry.shown_index)
+
+
+def calibration(entry: PageRun) -> Html | None:
+    """A reliability diagram for each subset; with one label an image, too, every pair of image and class counts."""
+    if not entry.scored or not entry.scored.subsets:
+        return None
+    figures = []
+    for subset, scored in entry.scored.subsets.items():
+        errors, pooled = scored.reliability.errors.tolist(), scored.pooled.points(0)
+        lines = []
+        for position, name, number in entry.shown_classes:
+            words, points = f"{name}, ECE {percent(errors[position])}%", scored.reliability.points(position)
+            lines.append(Line(name=words, points=points, class_index=number, marker=2.5))
+        lines.append(Line(name="all pairs", points=pooled, marker=2.5))
+        lines.append(Line(name="as it should be", points=[(0, 0), (1, 1)], style="dashed"))
+        words = f"ECE of all pairs: {percent(float(scored.pooled.errors))}%"
+        if better := scored.calibrated:
+            lines.append(Line(name="all pairs, calibrated", points=better.points(0), style="dashed", marker=2.5))
+            words += f", calibrated (dashed, with dots) {percent(float(better.errors))}%"
+        bins = "; ".join(f"{x:.2f} predicted, {y:.2f} observed" for x, y in pooled)
+        axes: dict[str, Any] = {"x_label": "predicted probability", "y_label": "observed share of positives"}
+        axes |= {"x_range": (0, 1), "y_range": (0, 1)}
+        figures.append(
+            chart_figure(
+                entry.key,
+                f"Reliability, {subset} images",
+                f"{words}.",
+                f"Observed share of positives against predicted probability, all pairs of image and class: {bins}",
+                lines=lines,
+                **axes,
+            )
+        )
+    about = (
+        "Where a line lies below the diagonal, the probabilities are too high. The strong line is of all pairs of "
+        "image and class; bins of fewer than five pairs are not drawn. ECE is the mean distance from the diagonal, "
+        "weighted by the number of pairs in each bin."
+    )
+    config = entry.run.config
+    if config.task == "multi-label" and labeled_loss_of(config.method, config.options) == "asl":
+        about += " The asymmetric loss makes scores too high by design; this changes neither AP nor AUC."
+    if any(each.calibrated for each in entry.scored.subsets.values()):
+        about += (
+            " These are the network's own scores; percentmatch predict gives calibrated probabilities. Calibration is "
+            "usually learnt from the validation images, so the test images are the fair judges of it."
+        )
+    return join(tag("p", about), tag("div", *figures, class_="figures"))
+
+
+def images(entry: PageRun) -> Html | None:
+    if not entry.scored or not entry.scored.subsets:
+        return None
+    about = (
+        f"Some {entry.scored.gallery_subset} images, for the class chosen above. {_rule(entry.scored)} Under each "
+        "image: the probability of the class, the true labels, then labels that are predicted but not true (+), or "
+        "true but not predicted (\u2212)."
+    )
+    groups = [
+        tag("div", tag("p", words, class_="group"), tag("ul", class_="thumbs", data_group=name))
+        for name, words in GROUPS.items()
+    ]
+    return join(
+        tag("p", about),
+        tag("p", tag("strong", class_="shown-class", aria_live="polite")),
+        tag("div", *groups, class_="gallery", data_run=entry.key),
+        tag("noscript", tag("p", "The page's script shows the images, and scripts are switched off.")),
+    )
+
+
+def _rule(scored: ScoredRun) -> str:
+    """What makes a label a predicted one."""
+    if scored.task == "single-label":
+        return "The predicted label is the most probable one."
+    if scored.aim is None:
+        return (
+            "The model has no thresholds, because it had no validation images: a label counts as predicted from the "
+            f"score on that has the best F1 on these {scored.gallery_subset} images."
+        )
+    aim = "the best F1" if scored.aim == "F1" else scored.aim
+    return (
+        "A label counts as predicted where percentmatch predict decides for it: from the threshold on that the model "
+        f"keeps for the class, chosen for {aim}."
+    )
+
+
+def page_examples(counts: Sequence[float], number: int = 4) -> list[int]:
+    """A few classes from the most to the least frequent, evenly spread."""
+    order = sorted(range(len(counts)), key=lambda position: -counts[position])
+    if len(order) <= number:
+        return order
+    return [order[round(n * (len(order) - 1) / (number - 1))] for n in range(number)]

@@ -1,14 +1,15 @@
-"""A saved model on the run's own images: scores, intervals, calibration, and the distribution of the pool's scores."""
+"""A saved model on the run's own images: scores, intervals, calibration, the pool's scores, and small pictures."""
 
-from collections.abc import Mapping
+import base64
+import io
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Unpack
 
 import torch
+from PIL import Image
 from torch import Tensor, nn
 
-from percentmatch.data import Data, Images, Split
-from percentmatch.data.pixels.cache import Progress
+from percentmatch.data import Images, Split
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.models import Card, Decisions
@@ -19,10 +20,18 @@ from percentmatch.scoring.intervals import Ends, Resampled, bootstrap, mean_inte
 from percentmatch.scoring.predictions import logits, probabilities
 from percentmatch.scoring.reliability import Reliability, reliability
 from percentmatch.scoring.thresholds import decision_thresholds
-from percentmatch.use.evaluate import open_trained
+from percentmatch.use.evaluate import RunData, open_trained
 
 MOST_POOL_IMAGES = 4000
 POOL_BINS = 50
+GROUPS = {
+    "surest": "Surest: the highest probabilities",
+    "doubtful": "Most doubtful: closest to the opposite decision",
+    "false": "Most wrong: predicted, but without the class",
+    "missed": "Most wrong: not predicted, but with the class",
+}
+SIDE = 96  # pixels
+PICTURES = 480  # of a page, about; at 2 to 3 kB each
 
 
 @dataclass(frozen=True)
@@ -98,22 +107,15 @@ class PageRun:
         return {name: row.positives for name, row in found[1].classes.items()} if found else {}
 
 
-def score_own_images(
-    run: RunRecord,
-    device: str = "auto",
-    *,
-    data: Data | None = None,
-    moved: Mapping[str, Any] | None = None,
-    progress: Progress | None = None,
-) -> ScoredRun:
+def score_own_images(run: RunRecord, device: str = "auto", **where: Unpack[RunData]) -> ScoredRun:
     """Score the images of a run. Raises UserError if the model or the images are not there.
 
-    `moved` may say where the run's root, labels or images are now. Unlabeled images that are gone are left out.
+    `where` says how to find the data of the run. Unlabeled images that are gone are left out.
     """
     if run.split is None:
         raise UserError(f"'{run.path}' has no split.json, which says which images it used")
     on = pick_device(device)
-    model, card, data = open_trained(RunFolder(run.path), on, data=data, moved=moved, progress=progress)
+    model, card, data = open_trained(RunFolder(run.path), on, **where)
     if run.class_names and card.class_names != run.class_names:
         raise UserError(f"the model in '{run.path}' has other classes than the run's log; restore the run folder")
     images = {"test": data.test.part(run.split.test), "validation": data.pool.part(run.split.validation)}
@@ -183,3 +185,57 @@ def _score_pool(model: nn.Module, pool: Images, split: Split, card: Card, device
     counts = torch.zeros(scores.shape[1], POOL_BINS).scatter_add_(1, bin_of.T, torch.ones_like(scores.T))
     positives = labels.targets.in_columns() if labels.known.any() else None
     return ScoredPool(len(split.unlabeled), len(chosen), counts / len(chosen), positives)
+
+
+def picture(pixels: Tensor) -> str:
+    """An image (3, h, w) as a data address, at most SIDE pixels wide and high."""
+    image = Image.fromarray(pixels.permute(1, 2, 0).contiguous().numpy())
+    image.thumbnail((SIDE, SIDE))
+    buffer = io.BytesIO()
+    image.save(buffer, "WEBP", quality=70, method=4)
+    return "data:image/webp;base64," + base64.b64encode(buffer.getvalue()).decode()
+
+
+def gallery(entry: PageRun, pictures: dict[str, int], num_runs: int) -> dict[str, Any] | None:
+    """What the page's script shows: images with their labels, and which of them each class shows; None without images.
+
+    `pictures` are those of the page with their numbers, each kept once; new ones are added.
+    """
+    if not entry.scored or not (name := entry.scored.gallery_subset):
+        return None
+    subset = entry.scored.subsets[name]
+    most = max(2, min(6, PICTURES // (len(GROUPS) * len(entry.shown) * num_runs)))  # of a class and group
+    targets, known = (table.bool() for table in subset.images.scoring_labels(count_difficult=False))  # (n, c)
+    image_numbers: dict[int, int] = {}  # by row
+    classes = {}
+    for column, _, number in entry.shown_classes:
+        sure, doubt, decided = (each[:, column] for each in (subset.probabilities, subset.doubt, subset.decided))
+        shows, counted = targets[:, column], known[:, column]
+        rows_of = {
+            "surest": _first(sure, counted, most),
+            "doubtful": _first(-doubt, counted, most),
+            "false": _first(sure, counted & ~shows & decided, most),
+            "missed": _first(-sure, counted & shows & ~decided, most),
+        }
+        classes[number] = {
+            group: [[image_numbers.setdefault(row, len(image_numbers)), round(float(sure[row]), 4)] for row in rows]
+            for group, rows in rows_of.items()
+        }
+    truth = subset.images.labels.targets
+    predicted = subset.decided & known  # a pair without a known label is no mistake
+    images = [
+        {
+            "name": subset.images.ids[row],
+            "picture": pictures.setdefault(picture(subset.images.pixels[row]), len(pictures)),
+            "true": [entry.class_index[c] for c in truth[[row]][0].nonzero().flatten().tolist()],
+            "predicted": [entry.class_index[c] for c in predicted[row].nonzero().flatten().tolist()],
+        }
+        for row in image_numbers
+    ]
+    return {"part": name, "images": images, "classes": classes}
+
+
+def _first(key: Tensor, candidates: Tensor, most: int) -> list[int]:
+    """The rows with the largest keys among the candidates (n,)."""
+    rows = candidates.nonzero().flatten()
+    return rows[key[rows].argsort(descending=True, stable=True)[:most]].tolist()

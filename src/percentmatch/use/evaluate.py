@@ -1,8 +1,9 @@
-"""Scores of a saved model: on the test or validation images of its run, or on other files."""
+"""Scores of a saved model on its run's own images or on other files, and its thresholds fitted anew."""
 
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypedDict, Unpack
 
@@ -15,10 +16,12 @@ from percentmatch.data.pixels.cache import Progress
 from percentmatch.data.pixels.images import print_to_stderr
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError, several, visible
-from percentmatch.models import Card, Classifier, load_classifier
+from percentmatch.files import write_atomic, write_json
+from percentmatch.models import Card, Classifier, classifier_bytes, load_classifier
 from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.calibration import decide
 from percentmatch.scoring.metrics import CLASS_METRICS, OVERALL_METRICS
-from percentmatch.scoring.predictions import evaluate, probabilities
+from percentmatch.scoring.predictions import evaluate, logits, probabilities
 from percentmatch.scoring.table import ScoreTable
 from percentmatch.settings.config import Config
 
@@ -106,16 +109,8 @@ def finished_run(path: str | Path) -> RunFolder:
     return folder
 
 
-def open_files(
-    path: str | Path,
-    labels: Path,
-    images: Path | None,
-    device: str,
-    *,
-    skip_bad: bool = False,
-    progress: Progress | None,
-) -> Opened:
-    """What `score_files` scores: model, card, images and device."""
+def open_files(path: str | Path, labels: Path, images: Path | None, device: str, **options: Any) -> Opened:
+    """What `score_files` scores: model, card, images and device. `options` are those of `load_images`."""
     chosen_device, folder = pick_device(device), RunFolder(Path(path))
     model, card = load_classifier(folder.model if folder.path.is_dir() else folder.path, chosen_device)
     manifest = read_labels(labels, images, classes=card.class_names)
@@ -123,7 +118,7 @@ def open_files(
         check_single(manifest.labels, manifest.ids, manifest.sources)
     if count := _count_trained_on(folder, manifest.paths):
         print_to_stderr(f"{count:,} of these {len(manifest):,} images are labeled images that the model was trained on")
-    loaded = load_images(manifest, size=card.decode_size, frame=card.frame, skip_bad=skip_bad, progress=progress)
+    loaded = load_images(manifest, size=card.decode_size, frame=card.frame, **options)
     return model, card, loaded, chosen_device
 
 
@@ -156,3 +151,67 @@ def show_scores(scores: ScoreTable) -> None:
             print(f"Left out of the mean, without {metric.needs}: {visible(several(left_out))}")
     if scores.num_pairs_ignored:
         print(f"{scores.num_pairs_ignored} pairs of image and class were ignored (label unknown or difficult)")
+
+
+def recalibrate(
+    run: str | Path,
+    *,
+    labels: Path | None = None,
+    images: Path | None = None,
+    moved: Mapping[str, Any] | None = None,
+    precision: float | None = None,
+    recall: float | None = None,
+    device: str = "auto",
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Write new decisions to a run's model, and the lines on them to its metrics.json; returns the summary.
+
+    The images are the run's validation images, or all rows of the file `labels`, whose paths begin at `images`.
+    """
+    folder = RunFolder(Path(run))
+    if (folder.path / "config.json").exists() and not folder.config.exists():
+        raise UserError(f"'{run}' is an exported model; calibrate the run it comes from, then export that again")
+    if labels:
+        model, card, data, on = open_files(run, labels, images, device, progress=progress)
+    elif folder.split.exists() and not folder.read_split().validation:
+        raise UserError(f"the run in '{run}' has no validation images; give labeled ones by --labels")
+    else:
+        model, card, data, on = open_run(run, "validation", device, moved=moved, progress=progress)
+    scores = logits(model, data.pixels, card, on)
+    if not scores.isfinite().all():
+        raise UserError(f"the model in '{run}' gives scores that are not finite numbers: training has diverged")
+    options: dict[str, Any] = {"task": card.task, "class_names": card.class_names}
+    options |= {"precision": precision, "recall": recall}
+    decided = decide(scores, *data.scoring_labels(count_difficult=False), **options)
+    if decided is None:
+        source = labels or "the validation images"
+        raise UserError(f"no label is 1, or none is 0, in {source}; calibrate with other files by --labels")
+    decisions, summary = decided
+    metrics = folder.read_metrics() if folder.metrics.exists() else None
+    write_atomic(folder.model, classifier_bytes(model, replace(card, decisions=decisions)))
+    if metrics is not None:
+        write_json(folder.metrics, {**metrics, **summary})
+    return summary
+
+
+def show_decisions(summary: dict[str, Any]) -> None:
+    """Print the summary of `decide`: the error of the probabilities, and the threshold of each class."""
+    errors, decisions = summary["calibration"], summary["decisions"]
+    text = "calibration error (ECE) {ece_before:.4f} before, {ece_after:.4f} after, on {num_images} images"
+    print(text.format(**errors))
+    if "classes" not in decisions:
+        return
+    table = figures("class", "positives", "threshold", "precision", "recall", "F1")
+    for name, row in first(decisions["classes"]):
+        reached = (percent(row[key]) for key in ("precision", "recall", "F1"))
+        table.add_row(cell(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
+    show(table)
+    print(f"Thresholds for {'the best F1' if decisions['aim'] == 'F1' else decisions['aim']}")
+    notes = {
+        "missed": "Not reached, so the nearest is taken",
+        "few_positives": "Few positives, so thresholds and figures are what the probabilities expect",
+        "without_positives": "Without a positive, so the threshold is 0.5",
+    }
+    for key, note in notes.items():
+        if decisions[key]:
+            print(f"{note}: {visible(several(decisions[key]))}")

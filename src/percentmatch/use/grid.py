@@ -1,26 +1,171 @@
-"""The runs of a grid, one after the other, resumable, with one results file."""
+"""A grid of runs: planned and checked before anything is trained, then run one after the other, resumable."""
 
 import fnmatch
+import itertools
 import json
 import math
 import os
+import re
 import statistics
 import sys
 import time
-from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import replace
+from collections import Counter, defaultdict
+from collections.abc import Generator, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
 from percentmatch.console.signals import Stopped, StopRequest
 from percentmatch.console.tables import cell, figures, show
-from percentmatch.errors import Diverged, UserError, several
-from percentmatch.files import read_json, write_json
+from percentmatch.errors import Diverged, UserError, did_you_mean, several
+from percentmatch.files import read_json, read_yaml, write_json
+from percentmatch.methods import checked_options
 from percentmatch.runs.pretrain_folder import PretrainFolder
 from percentmatch.runs.run_folder import RunFolder
+from percentmatch.settings.config import Config, SharedSettings
+from percentmatch.settings.declare import flat, merge
+from percentmatch.settings.presets import PRESETS, preset_values
+from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.training.start import pretrain, train
-from percentmatch.use.grid_plan import Planned, named
+
+KEYS = ("preset", "settings", "warm_start", "runs", "grid", "seeds")
+MOST_RUNS = 10_000
+SEEDS = {"seed", "split_seed"}  # what `seeds` sets
+# settings that a pretraining takes from the runs that begin with it
+OF_THE_RUN = tuple(each.name for each in fields(SharedSettings) if each.name not in ("log_every", "save_every"))
+
+
+@dataclass(frozen=True)
+class PlannedStart:
+    """A pretraining that runs of a grid begin from."""
+
+    name: str  # its folder
+    settings: PretrainSettings
+
+
+@dataclass(frozen=True)
+class Planned:
+    """One run of a grid."""
+
+    name: str  # its folder
+    group: str  # the same for all seeds
+    config: Config
+    source: str  # where it was planned, for messages
+    has_weights: bool  # they are among its settings
+    warm: PlannedStart | None = None
+
+
+def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned]:
+    """The runs a YAML file plans.
+
+    `preset` and `settings` hold for all; `runs` names each variant and what it changes; `grid` lists values of
+    settings, all combined; `seeds` set both seed and split_seed. `over` replaces what holds for all. Each setting that
+    varies is named once, so that a run's name says what it was. With `warm_start`, settings of `pretrain`, the runs
+    that name no weights begin from a backbone that is pretrained first, once for the same seed, images and backbone.
+    """
+    values = read_yaml(file)
+    if unknown := [key for key in values if key not in KEYS]:
+        raise UserError(f"{file}: unknown entry '{unknown[0]}'{did_you_mean(str(unknown[0]), KEYS)}")
+    preset = values.get("preset")
+    if preset is not None and preset not in list(PRESETS):
+        raise UserError(f"{file}: unknown preset '{preset}'{did_you_mean(str(preset), PRESETS)}")
+    settings, warm_start = values.get("settings") or {}, values.get("warm_start") or {}
+    runs, grid, seeds = values.get("runs") or {}, values.get("grid") or {}, values.get("seeds", [0])
+    for good, rule in (
+        (isinstance(settings, dict), "settings must hold names and values"),
+        (isinstance(warm_start, dict), "warm_start must hold names and values"),
+        (_mapping_of(runs, dict) and runs, "runs must hold at least one name, each with its settings"),
+        (_mapping_of(grid, list) and all(grid.values()), "grid must hold lists of values"),
+        (isinstance(seeds, list) and {*map(type, seeds)} == {int}, "seeds must be a list of numbers"),
+    ):
+        if not good:
+            raise UserError(f"{file}: {rule}")
+    if (count := math.prod(map(len, (*grid.values(), runs, seeds)))) > MOST_RUNS:
+        raise UserError(f"{file}: runs, grid and seeds ask for {count:,} runs; plan at most {MOST_RUNS:,} in a file")
+    _check_names(file, settings, runs, grid, seeds, over or {})
+    plan = list(_plan(file, preset, merge(settings, over or {}), runs, grid, seeds))
+    if "warm_start" in values:
+        plan = _with_warm_starts(f"{file}, warm_start", warm_start, plan)
+    folders = Counter([planned.name for planned in plan] + [*{planned.warm.name for planned in plan if planned.warm}])
+    name, times = folders.most_common(1)[0]
+    if times > 1:
+        raise UserError(f"{file}: two runs would share the folder {name}; rename one of them")
+    return plan
+
+
+def _mapping_of(value: object, kind: type) -> bool:
+    return isinstance(value, dict) and all(isinstance(each, kind) for each in value.values())
+
+
+def _check_names(file: Path, settings: dict, runs: dict, grid: dict, seeds: list[int], over: Mapping) -> None:
+    """Refuse a setting or a value that is named twice."""
+    in_runs = set().union(*map(flat, runs.values()))
+    in_grid = {name for key, choices in grid.items() for choice in choices for name in flat({key: choice})}
+    names_of = {"settings": {*flat(settings)}, "runs": in_runs, "grid": in_grid, "--set": {*flat(over)}}
+    for entry, names in names_of.items():
+        if names & SEEDS:
+            raise UserError(f"{file}: {min(names & SEEDS)} is set by seeds; list it there and take it out of {entry}")
+    for one, other in (("grid", "runs"), ("--set", "grid"), ("--set", "runs")):
+        for name, its in itertools.product(sorted(names_of[one]), names_of[other]):
+            if f"{name}.".startswith(f"{its}.") or f"{its}.".startswith(f"{name}."):  # the same, or one in the other
+                raise UserError(f"{file}: {name} is both in {one} and in {other}; name it in one of them")
+    for name, choices in {"seeds": seeds, **grid}.items():
+        if twice := [choice for number, choice in enumerate(choices) if choice in choices[:number]]:
+            raise UserError(f"{file}: {name} lists {twice[0]} twice; name each value once")
+
+
+def _plan(
+    file: Path, preset: str | None, shared: Mapping, runs: dict, grid: dict, seeds: list[int]
+) -> Iterator[Planned]:
+    """The runs; seeds change last, so that an unfinished grid holds whole comparisons."""
+    points = [dict(zip(grid, values, strict=True)) for values in itertools.product(*grid.values())]
+    for seed, point, name in itertools.product(seeds, points, runs):
+        group = "-".join([str(name), *(f"{key}={value}" for key, value in point.items())])
+        folder = re.sub(r"[/\\\x00-\x1f]", "_", f"{group}-seed{seed}")
+        source = f"{file}, run '{folder}'"
+        above = merge(merge(shared, point), runs[name])
+        values = merge(preset_values(preset, above.get("method")), {**above, "seed": seed, "split_seed": seed})
+        with named(source):
+            config = Config.from_dict(values, source=source)
+            config = replace(config, options=checked_options(config.method, config.options))
+        yield Planned(folder, group, config, source, has_weights="weights" in values)
+
+
+def _with_warm_starts(source: str, values: Mapping, plan: list[Planned]) -> list[Planned]:
+    """The runs, each without weights with the pretraining that it begins from.
+
+    Its folder is warm-seedN, and names the run where a seed needs more than one.
+    """
+    if given := [name for name in OF_THE_RUN if name in values]:
+        raise UserError(f"{source}: {given[0]} is that of the runs; take it out")
+    pretraining = PretrainSettings.from_dict(values, source=source)
+    if all(planned.has_weights for planned in plan):
+        raise UserError(f"{source}: every run has weights of its own; take those out, or warm_start")
+    starts: dict[PretrainSettings, PlannedStart] = {}
+    warmed = list(plan)
+    for row, planned in enumerate(plan):
+        if planned.has_weights:
+            continue
+        settings = replace(pretraining, **{name: getattr(planned.config, name) for name in OF_THE_RUN})
+        if not (settings.validation or settings.split_file):  # it sees all images, however many of them are labeled
+            settings = replace(settings, labeled=0.0)
+        if settings not in starts:
+            first = all(start.settings.seed != settings.seed for start in starts.values())
+            starts[settings] = PlannedStart(f"warm-seed{settings.seed}" if first else f"warm-{planned.name}", settings)
+        warmed[row] = replace(planned, warm=starts[settings])
+    return warmed
+
+
+@contextmanager
+def named(source: str) -> Generator[None]:
+    """Let a sentence raised inside begin with the run it belongs to."""
+    try:
+        yield
+    except UserError as error:
+        if str(error).startswith(source):
+            raise
+        raise UserError(f"{source}: {error}") from error
 
 
 def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only: Sequence[str] = ()) -> dict[str, Any]:
@@ -34,8 +179,7 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only:
         raise UserError(f"--minutes must be above 0, not {minutes:g}")
     for pattern in only:
         if not fnmatch.filter([planned.name for planned in plan], pattern):
-            first = plan[0].name
-            raise UserError(f"--only {pattern}: no run has such a name; the first is '{first}', and * stands for any")
+            raise UserError(f"--only {pattern}: no run has such a name; the first is '{plan[0].name}'; * is any text")
     with StopRequest() as stop:
         return _run_grid([_from_warm_start(planned, out) for planned in plan], out, 60 * minutes, only, stop)
 
@@ -115,7 +259,7 @@ def _from_warm_start(planned: Planned, out: Path) -> Planned:
 def summary(folder: RunFolder, group: str, start: PretrainFolder | None = None) -> dict[str, Any]:
     """What a results file keeps of a finished run: all that a table or a figure needs."""
     log = folder.log.rows()
-    training = [row for row in log if row.get("kind") == "train"]
+    training, validations = ([row for row in log if row.get("kind") == kind] for kind in ("train", "validation"))
     tenths = [training[row] for row in sorted({len(training) * tenth // 10 - 1 for tenth in range(1, 11)} - {-1})]
     config = folder.read_config()
     return {
@@ -125,9 +269,7 @@ def summary(folder: RunFolder, group: str, start: PretrainFolder | None = None) 
         **({"warm_start_minutes": start.read_result()["minutes"]} if start else {}),
         "settings": config.to_dict(),
         "environment": read_json(folder.environment),
-        "curve": [
-            {key: row.get(key) for key in ("step", "mAP", "AUC")} for row in log if row.get("kind") == "validation"
-        ],
+        "curve": [{key: row.get(key) for key in ("step", "mAP", "AUC")} for row in validations],
         # with the pseudo-labels of each class, four digits after the point in every number
         "training": json.loads(json.dumps(tenths), parse_float=lambda number: round(float(number), 4)),
     }
@@ -136,15 +278,14 @@ def summary(folder: RunFolder, group: str, start: PretrainFolder | None = None) 
 def show_grid(results: dict[str, Any]) -> None:
     """Mean and standard deviation over the seeds of each group."""
     runs = results["runs"]
-    columns = [
-        (part, name) for part in ("validation", "test") for name in ("mAP", "AUC") if any(part in r for r in runs)
-    ]
+    subsets = [subset for subset in ("validation", "test") if any(subset in run for run in runs)]
+    columns = list(itertools.product(subsets, ("mAP", "AUC")))
     table = figures("run", "seeds", *map("\n".join, columns), "minutes")
     groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for run in runs:
         groups[run["group"]].append(run)
     for group, mine in groups.items():
-        cells = (_spread([run[part]["ema"][name] for run in mine if part in run]) for part, name in columns)
+        cells = (_spread([run[subset]["ema"][name] for run in mine if subset in run]) for subset, name in columns)
         minutes = statistics.mean(run["minutes"] for run in mine)
         table.add_row(cell(group), ",".join(str(run["seed"]) for run in mine), *cells, f"{minutes:.1f}")
     show(table)
