@@ -52,7 +52,7 @@ def test_a_sparse_table_is_the_dense_one(share: float, at_once: int, monkeypatch
     assert torch.equal(flags.in_rows(), table.sum(1))
     assert torch.equal(torch.stack(flags.ones()), torch.stack(table.nonzero(as_tuple=True)))
     assert flags.any()
-    assert not Labels.none(3, 2).targets.any()
+    assert not Flags.full(3, 2).any()
     assert Flags.full(2, 3, 1).dense().all()
     lists = [row.nonzero().flatten().tolist() for row in table]
     assert torch.equal(Flags.listed(lists, 9).dense(), table)

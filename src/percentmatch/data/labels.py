@@ -44,6 +44,12 @@ class Flags:
         return cls(values, _starts(lengths), _small(found, width), width)
 
     @classmethod
+    def full(cls, number: int, width: int, value: int = 0) -> "Flags":
+        """The same value everywhere."""
+        usual, none = torch.full((number,), value, dtype=torch.uint8), torch.zeros(number, dtype=torch.long)
+        return cls(usual, _starts(none), _small(none[:0], width), width)
+
+    @classmethod
     def cat(cls, *tables: "Flags") -> "Flags":
         """The rows of several tables with the same columns."""
         lengths = torch.cat([table.starts.diff() for table in tables])
@@ -155,9 +161,7 @@ class Labels:
     @classmethod
     def none(cls, number: int, width: int) -> "Labels":
         """Of images of which nothing is known."""
-        usual, starts = torch.zeros(number, dtype=torch.uint8), torch.zeros(number + 1, dtype=torch.long)
-        none = Flags(usual, starts, _small(starts[:0], width), width)
-        return cls(none, none, none)
+        return cls(*(Flags.full(number, width) for _ in range(3)))
 
     @property
     def shape(self) -> tuple[int, int]:
