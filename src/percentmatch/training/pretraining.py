@@ -23,12 +23,10 @@ from percentmatch.files import read_json, write_atomic, write_json
 from percentmatch.models import LinearHead, build_classifier, quicken, spare_search
 from percentmatch.records import StepLoss
 from percentmatch.runs.checkpoint import Checkpoint
-from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.settings.config import Config
-from percentmatch.settings.pretraining import PretrainSettings
-from percentmatch.training.graph import Replay
+from percentmatch.runs.run_folder import PretrainFolder
+from percentmatch.settings.config import Config, PretrainSettings
 from percentmatch.training.loader import UNLABELED, Drawn, Pixels, join_plans, rows_at
-from percentmatch.training.loop import minutes
+from percentmatch.training.loop import Replay, minutes
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import build_optimizer, load_optimizer, lr_at
 

@@ -17,8 +17,7 @@ from percentmatch.console.signals import Stopped, StopRequest
 from percentmatch.console.tables import cell, figures, show
 from percentmatch.errors import Diverged, UserError, several
 from percentmatch.files import read_json, write_json
-from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.runs.run_folder import RunFolder
+from percentmatch.runs.run_folder import PretrainFolder, RunFolder
 from percentmatch.training.start import pretrain, train
 from percentmatch.use.grid_plan import Planned, named
 

@@ -14,10 +14,9 @@ from typing import Any
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.files import read_yaml
 from percentmatch.methods import checked_options
-from percentmatch.settings.config import Config, SharedSettings
+from percentmatch.settings.config import Config, PretrainSettings, SharedSettings
 from percentmatch.settings.declare import flat, merge
 from percentmatch.settings.presets import PRESETS, preset_values
-from percentmatch.settings.pretraining import PretrainSettings
 
 KEYS = ("preset", "settings", "warm_start", "runs", "grid", "seeds")
 MOST_RUNS = 10_000
