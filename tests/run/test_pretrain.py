@@ -23,7 +23,7 @@ from percentmatch.errors import Diverged, UserError
 from percentmatch.models import build_classifier
 from percentmatch.runs.run_folder import PretrainFolder
 from percentmatch.settings.config import DataSettings, PretrainSettings
-from percentmatch.settings.given import given_in
+from percentmatch.settings.declare import given_in
 from percentmatch.training import loop, start
 from percentmatch.training import pretraining as module
 from percentmatch.training.optim import lr_at

@@ -10,9 +10,8 @@ from cyclopts import Parameter
 
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.files import parse_yaml, read_yaml
-from percentmatch.settings.config import Config, DataSettings, PretrainSettings
+from percentmatch.settings.config import Config, DataSettings, PretrainSettings, to_repeat
 from percentmatch.settings.declare import declared, help_lines, merge, nested
-from percentmatch.settings.given import to_repeat
 from percentmatch.settings.presets import PRESETS, preset_values
 from percentmatch.settings.renamed import renamed
 

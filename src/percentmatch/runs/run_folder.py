@@ -24,9 +24,8 @@ from percentmatch.files import check_numbers, is_part, read_json, read_sound, re
 from percentmatch.runs.checkpoint import Checkpoints
 from percentmatch.runs.log import Log
 from percentmatch.scoring.table import final_scores
-from percentmatch.settings.config import NO_FILE, Config, DataSettings, PretrainSettings, with_absolute_paths
-from percentmatch.settings.declare import declared, flat
-from percentmatch.settings.given import all_of, sections, to_repeat
+from percentmatch.settings.config import NO_FILE, Config, DataSettings, PretrainSettings, to_repeat, with_absolute_paths
+from percentmatch.settings.declare import all_of, declared, flat, sections
 
 ALWAYS_THERE = ("data", "method", "seed")  # the first setting, one in the middle and one of the last: the file is whole
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
-from percentmatch.settings.declare import Setting, build, check, declared, require
+from percentmatch.settings.declare import CHOSEN, GIVEN, Setting, build, check, declared, has_sections, merge, require
 from percentmatch.settings.renamed import renamed
 
 DATA, MODEL, VIEWS, TRAINING, RUN = (
@@ -267,3 +267,14 @@ def with_absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
     if values.get("weights") not in NO_FILE:
         paths["weights"] = values["weights"]
     return {**values, **{name: os.path.abspath(path) for name, path in paths.items()}}
+
+
+OF_THE_MACHINE = {name: True for name, about in declared(Config).items() if about.machine}
+
+
+def to_repeat(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings of a file for another run, perhaps on another machine, without what was chosen for this machine."""
+    if not has_sections(values, source):
+        return dict(values)
+    chosen = {name: value for name, value in values[CHOSEN].items() if name not in OF_THE_MACHINE}
+    return merge(chosen, values[GIVEN])

@@ -19,12 +19,11 @@ from percentmatch.distributed.group import any_rank, average_buffers, forget_par
 from percentmatch.errors import Diverged
 from percentmatch.runs.checkpoint import Checkpoint
 from percentmatch.runs.run_folder import Folder
-from percentmatch.settings.config import Config, with_absolute_paths
+from percentmatch.settings.config import OF_THE_MACHINE, Config, with_absolute_paths
 from percentmatch.settings.declare import without
-from percentmatch.settings.given import OF_THE_MACHINE
 from percentmatch.training.loader import Drawn
 from percentmatch.training.loggers import Logger, shown_by
-from percentmatch.training.meter import Meter, all_finite, audit
+from percentmatch.training.meter import Meter, audit
 from percentmatch.training.optim import set_lr
 
 EAGER_STEPS = 3  # before the capture: libraries choose their algorithms, optimizers and meters make their state
@@ -200,7 +199,7 @@ def _no_exchange(state: State, micro: int) -> contextlib.AbstractContextManager[
 def save(state: State) -> None:
     """Have a checkpoint written, unless the state is not worth keeping."""
     check_finite(state)
-    if not all_finite(state.model.state_dict()):
+    if not torch.stack([each.isfinite().all() for each in state.model.state_dict().values()]).all():  # waits once
         raise _diverged(state, f"weights not finite after step {state.step}")
     checkpoint = {
         "step": state.step,

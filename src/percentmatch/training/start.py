@@ -22,8 +22,7 @@ from percentmatch.models.heads import head_class
 from percentmatch.runs.checkpoint import BAD_STATE
 from percentmatch.runs.run_folder import MAY_CHANGE, Folder, PretrainFolder, RunFolder
 from percentmatch.settings.config import Config, DataSettings, PretrainSettings
-from percentmatch.settings.declare import merge
-from percentmatch.settings.given import given_in
+from percentmatch.settings.declare import given_in, merge
 from percentmatch.settings.renamed import renamed
 from percentmatch.training.loggers import Logger
 from percentmatch.training.loop import State, run_loop
