@@ -31,12 +31,10 @@ from percentmatch.records import Facts, Scores
 from percentmatch.runs.run_folder import RunFolder, environment
 from percentmatch.scoring.predictions import probabilities
 from percentmatch.settings.config import Config
-from percentmatch.training.graph import EAGER_STEPS, Replay
-from percentmatch.training.loop import autocast, check_finite, save, train_step
-from percentmatch.training.pool import refresh
+from percentmatch.training.loop import EAGER_STEPS, Replay, autocast, check_finite, save, train_step
 from percentmatch.training.resolve import for_machine, look
 from percentmatch.training.results import log_training
-from percentmatch.training.run import Run
+from percentmatch.training.run import Run, refresh
 from speed.conventional import Conventional, Files, load
 from speed.pictures import write_photographs
 from speed.sheets import show

@@ -21,7 +21,7 @@ if TYPE_CHECKING:  # the same names for editors and type checkers
     from percentmatch.labelers import SoftMatch as SoftMatch
     from percentmatch.methods import METHODS as METHODS
     from percentmatch.settings.config import Config as Config
-    from percentmatch.settings.pretraining import PretrainSettings as PretrainSettings
+    from percentmatch.settings.config import PretrainSettings as PretrainSettings
     from percentmatch.training.start import fit as fit
     from percentmatch.training.start import pretrain as pretrain
     from percentmatch.training.start import train as train
@@ -33,7 +33,7 @@ else:
         "fit": "training.start",
         "pretrain": "training.start",
         "Config": "settings.config",
-        "PretrainSettings": "settings.pretraining",
+        "PretrainSettings": "settings.config",
         "Predictor": "use.predict",
         "METHODS": "methods",
         **dict.fromkeys(("Labeler", "AdaMatch", "Dash", "FixedThreshold", "FlexMatch"), "labelers"),

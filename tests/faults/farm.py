@@ -28,7 +28,7 @@ from percentmatch.data.shards import write as sharding  # noqa: F401
 from percentmatch.runs.log import Log
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.training import loop, results, start
-from percentmatch.training.pool import RunPool
+from percentmatch.training.run import RunPool
 from percentmatch.use import grid as benchmark  # noqa: F401
 
 torch.set_num_threads(1)

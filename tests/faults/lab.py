@@ -18,8 +18,7 @@ import yaml
 from farm import Fault, attempt
 
 from percentmatch.data.scenes import draw_scenes
-from percentmatch.settings.config import Config
-from percentmatch.settings.pretraining import PretrainSettings
+from percentmatch.settings.config import Config, PretrainSettings
 
 PATIENCE = 120  # seconds that an attempt may take
 NOT_COMPARED = {"minutes", "warm_start_minutes", "environment", "seconds"}

@@ -22,8 +22,7 @@ from percentmatch.data.readers.folder import read_folder
 from percentmatch.data.readers.table import RISKY, read_table
 from percentmatch.errors import UserError, did_you_mean, visible
 from percentmatch.files import parse_yaml
-from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.runs.run_folder import RunFolder
+from percentmatch.runs.run_folder import PretrainFolder, RunFolder
 from percentmatch.use.export import model_card
 from percentmatch.use.predict import _csv_lines
 

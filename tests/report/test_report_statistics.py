@@ -6,9 +6,9 @@ from sklearn.metrics import average_precision_score, f1_score, roc_auc_score
 from torchmetrics.functional.classification import binary_calibration_error
 
 from percentmatch.scoring import intervals as statistics
+from percentmatch.scoring.calibration import decision_thresholds
 from percentmatch.scoring.intervals import bootstrap, interval, plain
-from percentmatch.scoring.reliability import reliability
-from percentmatch.scoring.thresholds import decision_thresholds
+from percentmatch.scoring.metrics import reliability
 
 
 def pairs(n: int = 200, c: int = 3) -> tuple[torch.Tensor, torch.Tensor, torch.Tensor]:

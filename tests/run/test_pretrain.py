@@ -21,10 +21,9 @@ from percentmatch.data import Data, load_data, split_data
 from percentmatch.data.labels import Labels
 from percentmatch.errors import Diverged, UserError
 from percentmatch.models import build_classifier
-from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.settings.config import DataSettings
-from percentmatch.settings.given import given_in
-from percentmatch.settings.pretraining import PretrainSettings
+from percentmatch.runs.run_folder import PretrainFolder
+from percentmatch.settings.config import DataSettings, PretrainSettings
+from percentmatch.settings.declare import given_in
 from percentmatch.training import loop, start
 from percentmatch.training import pretraining as module
 from percentmatch.training.optim import lr_at

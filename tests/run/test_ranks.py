@@ -26,8 +26,8 @@ from percentmatch.distributed import shared_norm
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS
 from percentmatch.models import build_classifier
-from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.settings.pretraining import PretrainSettings
+from percentmatch.runs.run_folder import PretrainFolder
+from percentmatch.settings.config import PretrainSettings
 from percentmatch.training import pretraining as pretrain_module
 from percentmatch.training.pretraining import Pretraining
 

@@ -19,10 +19,9 @@ from percentmatch.models import build_classifier
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training import loop as train_module
-from percentmatch.training import pool
+from percentmatch.training import run as run_module
 from percentmatch.training.optim import lr_at
-from percentmatch.training.pool import RunPool, refresh
-from percentmatch.training.run import Run
+from percentmatch.training.run import Run, RunPool, refresh
 from percentmatch.training.start import train
 from percentmatch.use.evaluate import score_run
 
@@ -222,7 +221,7 @@ def test_the_pool_is_labeled_at_the_labeled_prevalence(tmp_path: Path) -> None:
 
 def test_scores_of_the_pool_come_in_the_order_of_the_index(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """In batches of 7, so that the last is short, and against one image at a time; the running norms do not learn."""
-    monkeypatch.setattr(pool, "BATCH", 7)
+    monkeypatch.setattr(run_module, "BATCH", 7)
     run = new_run(CONFIGS["ups"], tmp_path / "run")
     for step in range(3):
         train_module.train_step(run, step)
@@ -232,7 +231,7 @@ def test_scores_of_the_pool_come_in_the_order_of_the_index(tmp_path: Path, monke
         assert none is None
         assert found.shape == (50, 10)
         assert model.training == (who == "student")
-        with pool.evaluating(model), torch.no_grad():
+        with run_module.evaluating(model), torch.no_grad():
             alone = torch.cat([model(image).sigmoid() for image in run.loader.unlabeled_images(1)])
         torch.testing.assert_close(found, alone)
     assert not torch.equal(RunPool(run).probabilities("student")[0], RunPool(run).probabilities("teacher")[0])
@@ -250,7 +249,7 @@ def test_passes_with_dropout_have_a_mean_and_a_deviation(tmp_path: Path, in_back
     mean, deviation = RunPool(run).probabilities("teacher", dropout_passes=3)
     assert len(calls) == reads
     torch.manual_seed(5)
-    with pool.dropout_on(run.ema.model), torch.no_grad():
+    with run_module.dropout_on(run.ema.model), torch.no_grad():
         images = next(run.loader.unlabeled_images(50))
         passes = torch.stack([run.ema.model(images).sigmoid() for _ in range(3)]).double()
     torch.testing.assert_close(mean.double(), passes.mean(0))

@@ -16,8 +16,7 @@ from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.shards import index as shards
 from percentmatch.errors import UserError
 from percentmatch.report import write_report
-from percentmatch.settings.config import Config
-from percentmatch.settings.pretraining import PretrainSettings
+from percentmatch.settings.config import Config, PretrainSettings
 from percentmatch.training import loop as train_module
 from percentmatch.training.pretraining import Pretraining
 from percentmatch.training.run import Run

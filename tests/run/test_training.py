@@ -18,7 +18,7 @@ from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.records import Facts, Task
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
-from percentmatch.settings.given import given_in
+from percentmatch.settings.declare import given_in
 from percentmatch.training import loop as train_module
 from percentmatch.training import run as run_module
 from percentmatch.training.optim import build_optimizer

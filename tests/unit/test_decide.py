@@ -19,6 +19,8 @@ from percentmatch.errors import UserError
 from percentmatch.models import Card
 from percentmatch.scoring import calibration as deciding
 from percentmatch.scoring.calibration import (
+    FALLBACK,
+    FEW,
     SCALE_SPREAD,
     SHARED_SPREAD,
     SHIFT_SPREAD,
@@ -27,8 +29,7 @@ from percentmatch.scoring.calibration import (
     fit_platt,
     probabilities_of,
 )
-from percentmatch.scoring.reliability import calibration_error
-from percentmatch.scoring.thresholds import FALLBACK, FEW
+from percentmatch.scoring.metrics import calibration_error
 
 NAMES = ("a", "b", "c", "d")
 CARD = Card("test_resnet", "linear", 0.0, 32, 32, "squash", "multi-label", NAMES, (0.5,) * 3, (0.5,) * 3, "0")

@@ -18,9 +18,8 @@ from percentmatch.data import source, split
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS, all_options, checked_options, options_of
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.settings.config import Config, DataSettings, View
-from percentmatch.settings.declare import flat, without
-from percentmatch.settings.given import given_in, to_repeat
+from percentmatch.settings.config import Config, DataSettings, View, to_repeat
+from percentmatch.settings.declare import flat, given_in, without
 from percentmatch.settings.presets import PRESETS
 from percentmatch.training import resolve as auto
 from percentmatch.training import start

@@ -10,11 +10,9 @@ from cyclopts import Parameter
 
 from percentmatch.errors import UserError, did_you_mean
 from percentmatch.files import parse_yaml, read_yaml
-from percentmatch.settings.config import Config, DataSettings
+from percentmatch.settings.config import Config, DataSettings, PretrainSettings, to_repeat
 from percentmatch.settings.declare import declared, help_lines, merge, nested
-from percentmatch.settings.given import to_repeat
 from percentmatch.settings.presets import PRESETS, preset_values
-from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.settings.renamed import renamed
 
 DOT = "__"  # stands for the dot of --weak-view.ops in the name of a field

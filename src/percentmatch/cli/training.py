@@ -8,8 +8,7 @@ from cyclopts import Parameter
 from percentmatch.cli.flags import ConfigFile, ConfigFlags, Device, Preset, PretrainFlags, gather, over_settings
 from percentmatch.distributed.ranks import launched, restarts
 from percentmatch.errors import UserError
-from percentmatch.settings.config import Config
-from percentmatch.settings.pretraining import PretrainSettings
+from percentmatch.settings.config import Config, PretrainSettings
 
 
 def demo(*, out: Path = Path("runs/demo"), seed: int = 0, device: Device = "auto") -> None:
@@ -95,7 +94,7 @@ def pretrain(
     resume
         Continue the pretraining in --out where it stopped.
     """
-    from percentmatch.runs.pretrain_folder import PretrainFolder
+    from percentmatch.runs.run_folder import PretrainFolder
     from percentmatch.training.start import pretrain
 
     folder = PretrainFolder(out)

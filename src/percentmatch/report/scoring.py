@@ -15,11 +15,10 @@ from percentmatch.errors import UserError
 from percentmatch.models import Card, Decisions
 from percentmatch.report.collect import RunRecord
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.scoring.calibration import decisions_of, probabilities_of, thresholds_of
+from percentmatch.scoring.calibration import decision_thresholds, decisions_of, probabilities_of, thresholds_of
 from percentmatch.scoring.intervals import Ends, Resampled, bootstrap, mean_interval, plain, resamples_of
+from percentmatch.scoring.metrics import Reliability, reliability
 from percentmatch.scoring.predictions import logits, probabilities
-from percentmatch.scoring.reliability import Reliability, reliability
-from percentmatch.scoring.thresholds import decision_thresholds
 from percentmatch.use.evaluate import RunData, open_trained
 
 MOST_POOL_IMAGES = 4000

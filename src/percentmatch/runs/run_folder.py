@@ -24,9 +24,8 @@ from percentmatch.files import check_numbers, is_part, read_json, read_sound, re
 from percentmatch.runs.checkpoint import Checkpoints
 from percentmatch.runs.log import Log
 from percentmatch.scoring.table import final_scores
-from percentmatch.settings.config import NO_FILE, Config, DataSettings, with_absolute_paths
-from percentmatch.settings.declare import declared, flat
-from percentmatch.settings.given import all_of, sections, to_repeat
+from percentmatch.settings.config import NO_FILE, Config, DataSettings, PretrainSettings, to_repeat, with_absolute_paths
+from percentmatch.settings.declare import all_of, declared, flat, sections
 
 ALWAYS_THERE = ("data", "method", "seed")  # the first setting, one in the middle and one of the last: the file is whole
 
@@ -144,9 +143,6 @@ class RunFolder(Folder):
         super().__init__(path)
         self.model, self.metrics = path / "model.safetensors", path / "metrics.json"
 
-    def read_settings(self) -> Config:
-        return self.read_config()
-
     def read_config(self) -> Config:
         """The settings of the run; refused if they are incomplete, or if a newer version wrote one of them."""
         values = all_of(self.read_settings_file(), str(self.config))
@@ -161,6 +157,8 @@ class RunFolder(Folder):
                 f"run was made by percentmatch {maker or 'of an unknown version'}, so use that version or a newer one"
             )
         return Config.from_dict(values, source=str(self.config))
+
+    read_settings = read_config
 
     def read_moved(self, moved: Mapping[str, Any]) -> Config:
         """The settings to score with, the run's data where it is now; unlabeled images need not be there."""
@@ -177,6 +175,24 @@ class RunFolder(Folder):
     def read_metrics(self) -> dict[str, Any]:
         """metrics.json, whose scores are numbers."""
         return read_sound(self.metrics, _check_metrics)
+
+
+class PretrainFolder(Folder):
+    """pretrain.yaml, backbone.safetensors, pretrain.json; and log.jsonl, last.pt and split.json as in a run folder."""
+
+    kind, settings_name = "pretraining", "pretrain.yaml"
+
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
+        self.settings, self.backbone, self.result = self.config, path / "backbone.safetensors", path / "pretrain.json"
+
+    def read_settings(self) -> PretrainSettings:
+        source = str(self.settings)
+        return PretrainSettings.from_dict(all_of(self.read_settings_file(), source), source=source)
+
+    def read_result(self) -> dict[str, Any]:
+        """pretrain.json, whose figures are numbers."""
+        return read_sound(self.result, lambda found: check_numbers(found, "images", "steps", "loss", "minutes"))
 
 
 SCORED = tuple(name for name, about in declared(Config).items() if about.path == "data")

@@ -1,4 +1,4 @@
-"""Every setting of a run, declared once: typed, checked on construction, the same in flags, files and Python.
+"""Every setting of a run and of a pretraining, declared once: typed, checked on construction, the same everywhere.
 
 Defaults are the paper's where it gives a value, but for the frame (docs/design.md). This module imports no torch, so
 that `--help` is quick.
@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Annotated, Any, Literal, Self
 
-from percentmatch.settings.declare import Setting, build, check, declared, require
+from percentmatch.settings.declare import CHOSEN, GIVEN, Setting, build, check, declared, has_sections, merge, require
 from percentmatch.settings.renamed import renamed
 
 DATA, MODEL, VIEWS, TRAINING, RUN = (
@@ -214,9 +214,67 @@ class Config(SharedSettings):
         require(divides, "accumulate", self.accumulate, f"must divide labeled_batch ({self.labeled_batch})")
 
 
+@dataclass(frozen=True, kw_only=True)
+class PretrainView(View):
+    """The two views of an image that pretraining makes similar: a small crop, other colours, and operations."""
+
+    ops: Annotated[int, Setting(low=0, high=32)] = 2
+    """Random operations (RandAugment) applied to each image."""
+    crop_scale: Annotated[float, Setting(above=0, high=1)] = 0.15
+    """Smallest fraction of the area that a random resized crop keeps; 1 turns the crop off."""
+    cutout_ratio: Annotated[float, Setting(low=0, high=1)] = 0.0
+    """Largest side of the square that is cut out, as a fraction of the image side; 0 turns it off."""
+    jitter: Annotated[float, Setting(low=0, high=1)] = 0.5
+    """Strength of random changes of brightness, contrast, saturation and hue; above 0, a fifth of the views is grey."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PretrainSettings(SharedSettings):
+    """The settings of a self-supervised warm start."""
+
+    image_size: Annotated[int, MODEL(low=1, high=MOST_PIXELS)] = 128
+    """Side of the square views, in pixels; it may be smaller than that of the training that follows."""
+    cache_size: Annotated[int, MODEL(low=0, high=MOST_PIXELS)] = 0
+    """Side of the squares that image files are kept at; 0: twice image_size."""
+
+    total_steps: Annotated[int, TRAINING(low=1, high=MANY)] = 2800
+    """Optimizer steps."""
+    batch: Annotated[int, TRAINING(low=2, high=65_536)] = 256
+    """Images a step, two views of each."""
+    temperature: Annotated[float, TRAINING(low=0.001, high=100)] = 0.2
+    """Of the loss: the lower, the more the most similar of the other images count."""
+    lr: Annotated[float, TRAINING(above=0, high=1000)] = 1e-3
+    """Largest learning rate of the one-cycle schedule."""
+    lr_warmup_ratio: Annotated[float, TRAINING(low=0, high=1)] = 0.1
+    """Fraction of the steps in which the learning rate rises."""
+    weight_decay: Annotated[float, TRAINING(low=0, high=1000)] = 0.05
+    """On weights of two or more dimensions (AdamW); biases and norms are left alone."""
+
+    view: Annotated[PretrainView, VIEWS()] = field(default_factory=PretrainView)
+    """How each of the two views is made."""
+
+    def as_config(self) -> Config:
+        """A run's settings with the same images and optimizer, for what reads those."""
+        ours, theirs = ({each.name for each in dataclasses.fields(cls)} for cls in (PretrainSettings, Config))
+        shared = {name: getattr(self, name) for name in ours & theirs}
+        side = self.cache_size or min(2 * self.image_size, MOST_PIXELS)
+        return dataclasses.replace(Config(**shared), cache_size=side, optimizer="adamw")
+
+
 def with_absolute_paths(values: Mapping[str, Any]) -> dict[str, Any]:
     """Plain settings whose files and folders have the same name from any working directory."""
     paths = {name: values[name] for name, about in declared(Config).items() if about.path and values.get(name)}
     if values.get("weights") not in NO_FILE:
         paths["weights"] = values["weights"]
     return {**values, **{name: os.path.abspath(path) for name, path in paths.items()}}
+
+
+OF_THE_MACHINE = {name: True for name, about in declared(Config).items() if about.machine}
+
+
+def to_repeat(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """The settings of a file for another run, perhaps on another machine, without what was chosen for this machine."""
+    if not has_sections(values, source):
+        return dict(values)
+    chosen = {name: value for name, value in values[CHOSEN].items() if name not in OF_THE_MACHINE}
+    return merge(chosen, values[GIVEN])

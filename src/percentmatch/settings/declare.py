@@ -1,4 +1,4 @@
-"""Declares settings with their ranges and help lines, builds them from plain values and checks them."""
+"""Declares settings, builds them from plain values, checks them, and tells those given from those chosen for a run."""
 
 import ast
 import dataclasses
@@ -11,6 +11,8 @@ from itertools import pairwise
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from percentmatch.errors import UserError, did_you_mean
+
+GIVEN, CHOSEN = "given", "chosen"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,6 +126,34 @@ def build(cls: Any, values: Mapping[str, Any], source: str, prefix: str = "") ->
         else:
             checked[name] = _checked(kind, value, f"{source}: '{prefix}{name}'")
     return cls(**checked)
+
+
+def sections(settings: Any, given: Mapping[str, Any]) -> dict[str, Any]:
+    """What config.yaml holds of complete settings, some of which were given.
+
+    `given` holds what flags, files, a preset or Python set; `chosen` holds the rest: automatic choices and defaults. A
+    file that a person writes, or a config.yaml of an older version, has no such sections: everything in it is given.
+    """
+    return {GIVEN: dict(given), CHOSEN: without(settings.to_dict(), given)}
+
+
+def has_sections(values: Mapping[str, Any], source: str) -> bool:
+    if not {GIVEN, CHOSEN} & values.keys():
+        return False
+    if values.keys() != {GIVEN, CHOSEN} or not all(isinstance(section, Mapping) for section in values.values()):
+        raise UserError(f"{source}: a run's settings have the two sections {GIVEN} and {CHOSEN}; restore the file")
+    return True
+
+
+def all_of(values: Mapping[str, Any], source: str) -> dict[str, Any]:
+    """All settings of a file, with or without sections."""
+    return merge(values[CHOSEN], values[GIVEN]) if has_sections(values, source) else dict(values)
+
+
+def given_in(config: Any) -> dict[str, Any]:
+    """Of settings made in Python, those that differ from the defaults."""
+    defaults = type(config)().to_dict()
+    return {name: value for name, value in config.to_dict().items() if value != defaults[name]}
 
 
 def _checked(kind: Any, value: Any, what: str) -> Any:

@@ -55,11 +55,7 @@ class TensorBoard(Logger):
     """Event files in `tensorboard` of the run folder. A resumed run shows its log anew from the start."""
 
     def __init__(self) -> None:
-        try:
-            from torch.utils.tensorboard import SummaryWriter
-        except ImportError as error:
-            raise _missing("tensorboard") from error
-        self.open = SummaryWriter
+        self.open = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
 
     def begin(self, folder: Folder, config: Config) -> None:
         self.writer = self.open(str(folder.path / "tensorboard"), purge_step=0)  # what was shown before is dropped
@@ -82,10 +78,7 @@ class Wandb(Logger):
     """
 
     def __init__(self) -> None:
-        try:
-            self.wandb: Any = import_module("wandb")
-        except ImportError as error:
-            raise _missing("wandb") from error
+        self.wandb = _imported("wandb", "wandb")
         if self.wandb.setup().settings.mode == "online":
             self._try(self.wandb.login)
 
@@ -123,5 +116,9 @@ class Wandb(Logger):
             raise UserError(f"wandb: {reason}; run 'wandb login', or set WANDB_MODE=offline") from error
 
 
-def _missing(package: str) -> UserError:
-    return UserError(f'--{package} needs {package}, which is not installed; run pip install "percentmatch[{package}]"')
+def _imported(module: str, package: str) -> Any:
+    try:
+        return import_module(module)
+    except ImportError as error:
+        how = f'which is not installed; run pip install "percentmatch[{package}]"'
+        raise UserError(f"--{package} needs {package}, {how}") from error

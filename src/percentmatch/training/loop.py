@@ -1,6 +1,7 @@
 """The training loop, of every method and of pretraining. Every effect of a step is visible here."""
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -18,14 +19,55 @@ from percentmatch.distributed.group import any_rank, average_buffers, forget_par
 from percentmatch.errors import Diverged
 from percentmatch.runs.checkpoint import Checkpoint
 from percentmatch.runs.run_folder import Folder
-from percentmatch.settings.config import Config, with_absolute_paths
+from percentmatch.settings.config import OF_THE_MACHINE, Config, with_absolute_paths
 from percentmatch.settings.declare import without
-from percentmatch.settings.given import OF_THE_MACHINE
-from percentmatch.training.graph import Replay
 from percentmatch.training.loader import Drawn
 from percentmatch.training.loggers import Logger, shown_by
-from percentmatch.training.meter import Meter, all_finite, audit
+from percentmatch.training.meter import Meter, audit
 from percentmatch.training.optim import set_lr
+
+EAGER_STEPS = 3  # before the capture: libraries choose their algorithms, optimizers and meters make their state
+
+
+class Replay:
+    """Calls a step that works on device tensors which stay in place; from the fourth time on it is replayed.
+
+    A step that cannot be captured is called every time, and one line says why.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.calls, self.graph = 0, None
+        self.stream = torch.cuda.Stream(device)
+
+    def __call__(self, step: Callable[[], None]) -> None:
+        if self.graph is None and self.calls == EAGER_STEPS:
+            self._capture(step)
+        self.calls += 1
+        if self.graph is not None:
+            self.graph.replay()
+            return
+        here = torch.cuda.current_stream(self.device)
+        self.stream.wait_stream(here)
+        with torch.cuda.stream(self.stream):  # capture happens on a side stream, so memory is warm there
+            step()
+        here.wait_stream(self.stream)
+
+    def _capture(self, step: Callable[[], None]) -> None:
+        """What the step does in a capture is only written down, so a failed one has changed nothing on the device."""
+        graph = torch.cuda.CUDAGraph()
+        try:
+            with torch.cuda.graph(graph, stream=self.stream, capture_error_mode="thread_local"):  # a checkpoint's copy
+                step()
+        except RuntimeError as error:
+            torch.cuda.synchronize(self.device)
+            generator = torch.cuda.default_generators[self.device.index]
+            generator.graphsafe_set_state(generator.clone_state())  # the copy does not wait for a capture to end
+            cause = error.__context__ or error
+            reason = next(iter(str(cause).splitlines()), type(cause).__name__)
+            print(f"the step cannot be captured as a CUDA graph, so it runs slower: {reason}", file=sys.stderr)
+        else:
+            self.graph = graph
 
 
 class State(Protocol):
@@ -157,7 +199,7 @@ def _no_exchange(state: State, micro: int) -> contextlib.AbstractContextManager[
 def save(state: State) -> None:
     """Have a checkpoint written, unless the state is not worth keeping."""
     check_finite(state)
-    if not all_finite(state.model.state_dict()):
+    if not torch.stack([each.isfinite().all() for each in state.model.state_dict().values()]).all():  # waits once
         raise _diverged(state, f"weights not finite after step {state.step}")
     checkpoint = {
         "step": state.step,

@@ -1,6 +1,5 @@
 """What the log says of training: means over steps, kept on the device until a row is due, and audits."""
 
-from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -78,11 +77,6 @@ def audit(pseudo: PseudoLabels | None, truth: Tensor | None, known: Tensor | Non
         "negative_rate": (pseudo.mask * (1 - pseudo.targets)).mean(0),
         **quality,
     }
-
-
-def all_finite(state: Mapping[str, Tensor]) -> bool:
-    """Whether every number in these tensors is finite (waits for the device once)."""
-    return bool(torch.stack([tensor.isfinite().all() for tensor in state.values()]).all())
 
 
 def _plain(value: Any) -> Any:

@@ -23,12 +23,10 @@ from percentmatch.files import read_json, write_atomic, write_json
 from percentmatch.models import LinearHead, build_classifier, quicken, spare_search
 from percentmatch.records import StepLoss
 from percentmatch.runs.checkpoint import Checkpoint
-from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.settings.config import Config
-from percentmatch.settings.pretraining import PretrainSettings
-from percentmatch.training.graph import Replay
+from percentmatch.runs.run_folder import PretrainFolder
+from percentmatch.settings.config import Config, PretrainSettings
 from percentmatch.training.loader import UNLABELED, Drawn, Pixels, join_plans, rows_at
-from percentmatch.training.loop import minutes
+from percentmatch.training.loop import Replay, minutes
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import build_optimizer, load_optimizer, lr_at
 
@@ -108,11 +106,8 @@ class PairLoader:
         """All that the views of a step are made of. Slots in the batch are the same for any number of ranks."""
         settings, n, batch = self.settings, self.count, self.settings.batch
         slots = rank() * n + torch.arange(n)  # (n,)
-        plans = [
-            draw(settings.view, size_in=self.pixels.size, seed=settings.seed, step=step, sample=slots, stream=stream)
-            for stream in (0, 1)
-        ]
-        drawn = join_plans(plans)
+        same: dict[str, Any] = {"size_in": self.pixels.size, "seed": settings.seed, "step": step, "sample": slots}
+        drawn = join_plans([draw(settings.view, stream=stream, **same) for stream in (0, 1)])
         if settings.view.jitter:
             slots = torch.cat([slots, batch + slots])  # (2n,)
             same = {"seed": settings.seed, "step": step, "mean": self.pixels.mean, "std": self.pixels.std}
@@ -192,9 +187,9 @@ def log_pretraining(state: Pretraining) -> float:
 
 def finish_pretraining(state: Pretraining) -> dict[str, Any]:
     """Write the backbone for `train --weights`, and pretrain.json."""
-    split, environment = state.split.digest, read_json(state.folder.environment)
-    result = {"minutes": minutes(state), "images": state.loader.num_images, "steps": state.step, "loss": state.loss}
-    result = {**result, "split": split, "environment": environment}
+    environment = read_json(state.folder.environment)
+    result: dict[str, Any] = {"minutes": minutes(state), "images": state.loader.num_images, "steps": state.step}
+    result |= {"loss": state.loss, "split": state.split.digest, "environment": environment}
     if is_main():
         weights = state.model.backbone.state_dict().items()
         weights = {name: value.float() if value.is_floating_point() else value for name, value in weights}

@@ -16,11 +16,9 @@ from percentmatch.methods import method_row, num_students, options_of
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.heads import head_class
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
-from percentmatch.settings.config import Config, DataSettings
+from percentmatch.settings.config import OF_THE_MACHINE, Config, DataSettings, PretrainSettings
 from percentmatch.settings.declare import merge
-from percentmatch.settings.given import OF_THE_MACHINE
 from percentmatch.settings.presets import PRESETS
-from percentmatch.settings.pretraining import PretrainSettings
 
 PRETRAINED_BACKBONE = {"cpu": OFFLINE_BACKBONE, "cuda": "resnet50"}
 RANDOM_BACKBONE = {"cpu": "resnet18", "cuda": "resnet50"}

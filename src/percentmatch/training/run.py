@@ -1,31 +1,34 @@
-"""The state of a run: built from its settings, saved and restored."""
+"""The state of a run: built from its settings, saved, restored, and renewed between two rounds."""
 
 import hashlib
 import json
 import time
-from typing import Any
+from typing import Any, Literal
 
 import torch
+from torch import Tensor
 
 from percentmatch import __version__
 from percentmatch.augment import fused_views, mix
 from percentmatch.data import Data, Split, split_data
 from percentmatch.distributed.device import Sender
-from percentmatch.distributed.group import averaging, is_distributed
+from percentmatch.distributed.group import averaging, gather_shares, is_distributed
 from percentmatch.distributed.shared_norm import share_norms
 from percentmatch.errors import UserError
 from percentmatch.methods import build_method, uses_unlabeled
-from percentmatch.models import Card, Classifier, build_classifier, quicken, spare_search
-from percentmatch.records import Facts
+from percentmatch.models import Card, Classifier, build_classifier, dropout_on, drops, evaluating, quicken, spare_search
+from percentmatch.records import Facts, scores_of
 from percentmatch.runs.checkpoint import Checkpoint
 from percentmatch.runs.run_folder import RunFolder
+from percentmatch.scoring.predictions import BATCH
 from percentmatch.settings.config import Config
-from percentmatch.training.graph import Replay
 from percentmatch.training.loader import Drawn, Loader, Pixels
+from percentmatch.training.loop import Replay, check_finite
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import Ema, build_optimizer, load_optimizer, lr_at
 
 INIT = 1_000_003  # random stream of the model's initial weights
+REFRESH = 1_000_033  # random stream of dropout while the pool is scored
 OF_THE_MODEL = ("backbone", "head", "dropout", "image_size", "decode_size", "frame", "task")  # settings on its card
 
 
@@ -141,6 +144,49 @@ class Run:
         load_optimizer(self.optimizer, state["optimizer"], self.config.lr, self.device)
         self.method.load_state_dict(state["method"])
         self.meter.load_state_dict(state["meter"])
+
+
+class RunPool:
+    """The unlabeled images of a run, see `methods.base.Pool`."""
+
+    def __init__(self, run: Run) -> None:
+        self.run = run
+
+    @torch.no_grad()
+    def probabilities(
+        self, model: Literal["student", "teacher"], *, dropout_passes: int = 0
+    ) -> tuple[Tensor, Tensor | None]:
+        """Scores of all unlabeled images; with `dropout_passes`, mean and deviation of so many passes with dropout."""
+        run = self.run
+        network = run.model if model == "student" else run.ema.model
+        assert isinstance(network, Classifier)
+        means, deviations, empty = [], [], torch.zeros(0, run.num_classes, device=run.device)
+        mode = dropout_on(network) if dropout_passes else evaluating(network)
+        with mode, torch.compiler.set_stance("force_eager"):  # compiled for training only
+            for images in run.loader.unlabeled_images(BATCH):
+                layers, given = network, images
+                if not drops(network.backbone):  # then every pass reads the same
+                    layers, given = network.head, network.read(images)
+                outputs = [layers(given) for _ in range(max(dropout_passes, 1))]
+                scores = torch.stack([scores_of(each, run.config.task) for each in outputs])  # (passes, n, c)
+                means.append(scores.mean(0))
+                deviations.append(scores.std(0, correction=0))
+        total = len(run.loader.unlabeled)
+        mean, deviation = (gather_shares(torch.cat([empty, *each]), total) for each in (means, deviations))
+        return mean, deviation if dropout_passes else None
+
+
+def refresh(run: Run, step: int) -> None:
+    """Before `step`: let a method that relabels the pool do so when its round begins, and renew the student."""
+    length = run.method.round_steps
+    if not length or step == 0 or step % length:
+        return
+    check_finite(run)
+    torch.manual_seed(mix(run.config.seed, REFRESH, step))
+    run.method.refresh(RunPool(run))
+    if run.method.restarts:
+        run.new_student(run.config.weights, first_step=step)
+    run.folder.log.append({"step": step + 1, "kind": "refresh", "restarted": run.method.restarts})
 
 
 def labels_digest(data: Data, split: Split) -> str:

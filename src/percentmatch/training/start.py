@@ -20,20 +20,16 @@ from percentmatch.errors import UserError
 from percentmatch.methods import checked_options
 from percentmatch.models.heads import head_class
 from percentmatch.runs.checkpoint import BAD_STATE
-from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.runs.run_folder import MAY_CHANGE, Folder, RunFolder
-from percentmatch.settings.config import Config, DataSettings
-from percentmatch.settings.declare import merge
-from percentmatch.settings.given import given_in
-from percentmatch.settings.pretraining import PretrainSettings
+from percentmatch.runs.run_folder import MAY_CHANGE, Folder, PretrainFolder, RunFolder
+from percentmatch.settings.config import Config, DataSettings, PretrainSettings
+from percentmatch.settings.declare import given_in, merge
 from percentmatch.settings.renamed import renamed
 from percentmatch.training.loggers import Logger
 from percentmatch.training.loop import State, run_loop
-from percentmatch.training.pool import refresh
 from percentmatch.training.pretraining import Pretraining, finish_pretraining, log_pretraining
 from percentmatch.training.resolve import Seen, for_machine, look, resolve
 from percentmatch.training.results import finish_run, log_start, log_training, log_validation
-from percentmatch.training.run import Run
+from percentmatch.training.run import Run, refresh
 
 
 def train(

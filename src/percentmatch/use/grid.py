@@ -21,12 +21,10 @@ from percentmatch.console.tables import cell, figures, show
 from percentmatch.errors import Diverged, UserError, did_you_mean, several
 from percentmatch.files import read_json, read_yaml, write_json
 from percentmatch.methods import checked_options
-from percentmatch.runs.pretrain_folder import PretrainFolder
-from percentmatch.runs.run_folder import RunFolder
-from percentmatch.settings.config import Config, SharedSettings
+from percentmatch.runs.run_folder import PretrainFolder, RunFolder
+from percentmatch.settings.config import Config, PretrainSettings, SharedSettings
 from percentmatch.settings.declare import flat, merge
 from percentmatch.settings.presets import PRESETS, preset_values
-from percentmatch.settings.pretraining import PretrainSettings
 from percentmatch.training.start import pretrain, train
 
 KEYS = ("preset", "settings", "warm_start", "runs", "grid", "seeds")
