@@ -101,6 +101,11 @@ def test_at_most_six_modules_lie_at_the_root() -> None:
     assert len(list(ROOT.glob("*.py"))) <= 6
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_a_file_is_read_in_one_go(module: str) -> None:
+    assert len(MODULES[module].read_text().splitlines()) <= 300
+
+
 @pytest.mark.parametrize("module", [name for name in MODULES if room_of(name) in ("cli", "settings", "errors")])
 def test_the_way_to_help_imports_nothing_heavy(module: str) -> None:
     top = {name.split(".")[0] for name in imports(MODULES[module], at_import=True)}
