@@ -138,15 +138,13 @@ class PiModel(Ramped):
         return self.consistency_loss(batch, logits, first, targets)
 
 
-class MeanTeacher(Ramped):
+class MeanTeacher(PiModel):
     """The squared difference between the student on one weak view and the moving-average teacher on another.
 
     loss: of the labeled images, "asl" (asymmetric) or "bce"; with one label an image it is cross-entropy
-    weight: of the unlabeled loss once its ramp is over
-    ramp_ratio: fraction of the steps in which the weight grows linearly from 0
+    weight: of the difference to the teacher once its ramp is over
+    ramp_ratio: fraction of the steps in which this weight grows linearly from 0
     """
-
-    views = frozenset({"weak", "weak2"})
 
     def __init__(
         self,
