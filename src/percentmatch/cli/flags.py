@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Annotated, Any, get_type_hints
 from cyclopts import Parameter
 
 from percentmatch.errors import UserError, did_you_mean
-from percentmatch.files import parse_yaml, read_yaml
 from percentmatch.settings.config import Config, DataSettings, PretrainSettings, to_repeat
 from percentmatch.settings.declare import declared, help_lines, merge, nested
 from percentmatch.settings.presets import PRESETS, preset_values
@@ -95,6 +94,8 @@ def gather(
     known = {each.name for each in fields(settings)}
     file: dict[str, Any] = {}
     if config:
+        from percentmatch.files import read_yaml
+
         file = to_repeat(read_yaml(config), str(config))
         (Config if issubclass(Config, settings) else settings).from_dict(file, source=str(config))
     base = dict(resumed) if resumed is not None else preset_values(preset, flagged.get("method", file.get("method")))
@@ -123,6 +124,8 @@ def read_pairs(pairs: list[str] | None, example: str = "--set root=/data/coco") 
 
 def over_settings(pairs: list[str] | None) -> dict[str, Any]:
     """Settings from NAME=VALUE pairs: values read as YAML, dots for nested names."""
+    from percentmatch.files import parse_yaml
+
     settings: dict[str, Any] = {}
     for name, text in read_pairs(pairs).items():
         settings = merge(settings, nested(name, parse_yaml(text, f"--set {name}: '{text}'")))

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache, reduce
 from itertools import pairwise
+from pathlib import Path
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from percentmatch.errors import UserError, did_you_mean
@@ -38,13 +39,16 @@ def declared(cls: Any) -> dict[str, Setting]:
 
 
 @lru_cache
+def _classes(file: str) -> dict[str, ast.ClassDef]:
+    return {node.name: node for node in ast.parse(Path(file).read_text()).body if isinstance(node, ast.ClassDef)}
+
+
+@lru_cache
 def help_lines(cls: Any) -> dict[str, str]:
     """The text below each setting of a dataclass and of those it derives from, by its name."""
     lines: dict[str, str] = {}
     for each in [each for each in reversed(cls.__mro__) if dataclasses.is_dataclass(each)]:
-        (definition,) = ast.parse(inspect.getsource(each)).body
-        assert isinstance(definition, ast.ClassDef)
-        for field, text in pairwise(definition.body):
+        for field, text in pairwise(_classes(inspect.getfile(each))[each.__name__].body):
             if isinstance(field, ast.AnnAssign) and isinstance(field.target, ast.Name) and isinstance(text, ast.Expr):
                 lines[field.target.id] = " ".join(ast.literal_eval(text.value).split())
     return lines
