@@ -1,4 +1,4 @@
-.PHONY: format check test test-all fuzz faults docs
+.PHONY: format check test test-all test-oldest fuzz faults docs
 
 format:
 	uv run ruff format .
@@ -15,8 +15,14 @@ test:
 test-all:
 	uv run pytest -m "not fuzz and not faults"
 
+OLDEST = /tmp/percentmatch-oldest
+test-oldest:
+	uv venv --clear $(OLDEST)
+	uv pip install -p $(OLDEST) --resolution lowest-direct --group dev -e ".[export,serve,tensorboard]"
+	$(OLDEST)/bin/python -m pytest
+
 fuzz:
-	uv run pytest -m fuzz
+	uv run pytest -n0 -m fuzz
 
 faults:
 	uv run pytest -n0 -m faults

@@ -95,7 +95,7 @@ def seconds_a_step() -> dict[str, float]:
 
 def collect() -> list[dict[str, Any]]:
     from percentmatch.runs.run_folder import RunFolder
-    from percentmatch.use.grid import summary
+    from percentmatch.use.grid_results import summary
 
     rows = []
     for row in planned():

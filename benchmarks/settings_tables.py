@@ -19,18 +19,22 @@ def settings_tables() -> str:
             kind = kinds[each.name]
             others = [choice for choice in get_args(kind) if choice != default] if get_origin(kind) is Literal else []
             also = f", or {', '.join(map(_shown, others))}" if others else ""
-            row = f"| `--{each.name.replace('_', '-')}` | {_shown(default)}{also} | {explained[each.name]} |"
+            own = f" | {about[each.name].own}" if about[each.name].group != "Data" else ""
+            row = f"| `--{each.name.replace('_', '-')}` | {_shown(default)}{also}{own} | {explained[each.name]} |"
             groups[about[each.name].group].append(row)
-    head = ["| flag | default | |", "|---|---|---|"]
-    parts = ["\n".join([f"## {group}", "", *head, *rows, ""]) for group, rows in groups.items()]
+    head = ["| flag | default | own data | |", "|---|---|---|---|"]
+    heads = {"Data": ["| flag | default | |", "|---|---|---|"]}
+    parts = ["\n".join([f"## {group}", "", *heads.get(group, head), *rows, ""]) for group, rows in groups.items()]
     usual, strong, explained = View(), StrongView(), _explained(View)
     rows = []
     for each in fields(View):
         own, other = (_shown(getattr(view, each.name)) for view in (usual, strong))
         default = own if own == other else f"{own}, of strong views {other}"
-        rows.append(f"| `.{each.name.replace('_', '-')}` | {default} | {explained[each.name]} |")
-    views = "After `--labeled-view`, `--weak-view` and `--strong-view`, as in `--weak-view.crop-scale 0.8`:"
-    return "\n".join([*parts, "## A view", "", views, "", *head, *rows, ""])
+        views = {name: about[f"{name}_view"].own_view or {} for name in ("labeled", "weak", "strong")}
+        chosen = "; ".join(f"{name} {view[each.name]}" for name, view in views.items() if each.name in view)
+        rows.append(f"| `.{each.name.replace('_', '-')}` | {default} | {chosen} | {explained[each.name]} |")
+    said = "After `--labeled-view`, `--weak-view` and `--strong-view`, as in `--weak-view.crop-scale 0.8`:"
+    return "\n".join([*parts, "## A view", "", said, "", *head, *rows, ""])
 
 
 def presets_table() -> str:

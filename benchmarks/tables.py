@@ -3,6 +3,7 @@
 import json
 import re
 import statistics
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -63,10 +64,17 @@ def demo_table(results: dict[str, Any]) -> str:
         gains = "" if method == "supervised" else gains
         lines.append(f"| {method} | {spread(runs, 'mAP')} | {spread(runs, 'AUC')} | {gains} | {minutes:.1f} |")
     seeds = ", ".join(str(seed) for seed in results["seeds"])
+    chosen = {
+        (run["method"], batch["batch"], run["labeled"], run["run"])
+        for batch in read("demo_tuning")["batches"]
+        for run in batch["runs"]
+    }
+    tried = Counter(method for method, *_ in chosen)
     lines += [
         "",
         f"{results['labeled']} labeled and {results['unlabeled']} unlabeled scenes of {results['image_size']} pixels, "
         f"{results['total_steps']} steps; seeds {seeds}; mean ± standard deviation; {where_of(results)}.",
+        f"Settings tried on validation scenes: {', '.join(f'{name} {n}' for name, n in tried.most_common())}.",
         "",
     ]
     return "\n".join(lines)
@@ -114,7 +122,13 @@ def spread(runs: list[dict[str, Any]], key: str) -> str:
 
 
 def scenes_table(results: dict[str, Any]) -> str:
-    """All methods by mean test mAP, and whether each beats supervised on every seed, on the mean, or not."""
+    """All methods by mean test mAP, and whether each beats supervised on every seed, on the mean, or not.
+
+    Rows called defaults were not tuned; of the others it says how many settings were tried on validation images.
+    """
+    tried: dict[str, set[str]] = {}
+    for run in read("scenes_tuning")["runs"]:
+        tried.setdefault(run["method"], set()).add(json.dumps(run["options"], sort_keys=True))
     runs, seconds = results["runs"], results["seconds_a_step"]
     baseline = {run["seed"]: run["mAP"] for run in runs if run["row"] == "supervised"}
     rows: dict[str, list[dict[str, Any]]] = {}
@@ -122,14 +136,17 @@ def scenes_table(results: dict[str, Any]) -> str:
         rows.setdefault(run["row"], []).append(run)
     order = sorted(rows, key=lambda row: -statistics.mean(run["mAP"] for run in rows[row]))
     lines = [
-        "| method | test mAP | test AUC | gain over supervised, seed by seed | time a step |",
-        "|---|---|---|---|---|",
+        "| method | test mAP | test AUC | gain over supervised, seed by seed | time a step | settings tried |",
+        "|---|---|---|---|---|---|",
     ]
     for row in order:
         gains = [100 * (run["mAP"] - baseline[run["seed"]]) for run in rows[row]]
         shown = "" if row == "supervised" else ", ".join(f"{gain:+.1f}" for gain in gains)
         ratio = f"{seconds[row] / seconds['supervised']:.2f}" if seconds else ""
-        lines.append(f"| {row} | {spread(rows[row], 'mAP')} | {spread(rows[row], 'AUC')} | {shown} | {ratio} |")
+        count = 1 if "(defaults)" in row else len(tried[row.partition(" (")[0]])
+        lines.append(
+            f"| {row} | {spread(rows[row], 'mAP')} | {spread(rows[row], 'AUC')} | {shown} | {ratio} | {count} |"
+        )
     mean_gain = {
         row: statistics.mean(run["mAP"] - baseline[run["seed"]] for run in rows[row])
         for row in order
@@ -275,9 +292,11 @@ def faults_table(results: dict[str, Any]) -> str:
         ways = ", ".join(f"{how} {row['tried']}" for how, row in rows.items())
         counts = " | ".join(str(sum(row[name] for row in rows.values())) for name in columns)
         lines.append(f"| {what}: {ways} | {counts} |")
+    commands = results["commands"]  # with the kills of each; earlier results have the names alone
+    named = ", ".join(f"{name} {commands[name]}" if isinstance(commands, dict) else name for name in commands)
     lines += [
         "",
-        f"{results['faults']} faults, of them {results['kills']} kills, in {', '.join(results['commands'])}; seed "
+        f"{results['faults']} faults, of them {results['kills']} kills, in {named}; seed "
         f"{results['seed']}, {results['minutes']:.1f} minutes; {where_of(results)}.",
         "",
     ]
@@ -306,6 +325,75 @@ def stream_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def review_table(results: dict[str, Any]) -> str:
+    """How many of the labels listed first are among those that were made wrong, and how many of those are listed."""
+    runs = results["runs"]
+    lines = ["| labels listed | of them wrong, % | found of all wrong, % | found of the removed, % | of the false, % |"]
+    lines.append("|---|---|---|---|---|")
+    for length in runs[0]["found"]:
+        shares: list[list[float]] = []
+        for run in runs:
+            hits, removed, errors = run["found"][length], run["found_removed"][length], run["errors"]
+            shares.append([hits / int(length), hits / errors, 2 * removed / errors, 2 * (hits - removed) / errors])
+        columns = ([100 * value for value in column] for column in zip(*shares, strict=True))
+        cells = (f"{statistics.mean(each):.1f} ± {statistics.stdev(each):.1f}" for each in columns)
+        lines.append(f"| {int(length):,} | {' | '.join(cells)} |")
+    seeds = ", ".join(map(str, results["seeds"]))
+    lines += [
+        "",
+        f"VOC2007 trainval: {runs[0]['labels']:,} labels of {results['images']:,} photographs, of which "
+        f"{runs[0]['errors']} were made wrong: {100 * results['share']:.0f}% of the positive ones removed, and as many "
+        f"false ones added at random. {results['backbone']}; seeds {seeds}; mean ± standard deviation; "
+        f"{where_of(results)}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def thresholds_table(results: dict[str, Any]) -> str:
+    """Macro and micro F1 on other images of each rule, by the number of images that chose the thresholds."""
+    words = {
+        "used": "as chosen here",
+        "expected": "each class, by what its probabilities expect",
+        "own": "each class, by its labels",
+        "half": "0.5",
+    }
+    numbers = [row["images"] for row in results["means"] if row["rule"] == "used"]
+    lines = [f"| thresholds | {' | '.join(f'{n:,} images' for n in numbers)} |", "|---" * (len(numbers) + 1) + "|"]
+    for rule, name in words.items():
+        rows = [row for row in results["means"] if row["rule"] == rule]
+        cells = (f"{100 * row['macro'][0]:.1f} / {100 * row['micro'][0]:.1f}" for row in rows)
+        lines.append(f"| {name} | {' | '.join(cells)} |")
+    least, most = (100 * row["macro"][1] for row in (results["means"][len(numbers) - 1], results["means"][0]))
+    lines += [
+        "",
+        f"Macro / micro F1 on {results['scored']:,} other photographs of VOC2007, a linear probe of "
+        f"{results['labeled']} labels on {results['backbone']}, calibrated on the images that choose its thresholds; "
+        f"means of {results['draws']} draws for each of the seeds {', '.join(map(str, results['seeds']))}. Macro F1 of "
+        f"the first row has a standard deviation from {most:.1f} to {least:.1f}. {where_of(results)}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def backbones_table(results: dict[str, Any]) -> str:
+    """What a linear probe reaches on the features of each backbone, and how quickly it reads and learns."""
+    lines = ["| backbone | parameters | 500 labels | 1,000 labels | reads, images/s | learns, images/s |"]
+    lines.append("|---|---|---|---|---|---|")
+    for row in results["backbones"]:
+        cells = []
+        for labeled in sorted({each["labeled"] for each in row["probes"]}):
+            values = [100 * each["mAP"] for each in row["probes"] if each["labeled"] == labeled]
+            cells.append(f"{statistics.mean(values):.1f} ± {statistics.stdev(values):.1f}")
+        speeds = f"{row['reads']:.0f} | {row['trains']:.1f}"
+        lines.append(f"| {row['backbone']} | {row['millions']:.1f} million | {' | '.join(cells)} | {speeds} |")
+    seeds = ", ".join(map(str, results["seeds"]))
+    about = "Test mAP of a linear probe on VOC2007 at 160 pixels, as `train` takes on a CPU"
+    about += f"; seeds {seeds}; mean ± standard deviation"
+    lines += ["", f"{about}; {where_of(results)}.", f"Photographs: {results['photographs']}.", ""]
+    return "\n".join(lines)
+
+
 def main() -> None:
     """Write every table again from the results files."""
     import api_page
@@ -316,15 +404,16 @@ def main() -> None:
     api_page.PAGE.write_text(api_page.page())
     fill(ROOT / "docs/settings.md", "presets", settings_tables.presets_table())
     fill(ROOT / "docs/settings.md", "settings", settings_tables.settings_tables())
-    for file in ("README.md", "docs/methods/README.md"):
-        fill(ROOT / file, "scenes", scenes_table(read("scenes")))
+    fill(ROOT / "docs/methods/README.md", "scenes", scenes_table(read("scenes")))
     fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(read("scenes_tuning")))
     voc_tables.main()
     voc_figures.main()
     demo = read("demo")
-    for file in ("README.md", "docs/demo.md"):
-        fill(ROOT / file, "demo", demo_table(demo))
+    fill(ROOT / "docs/demo.md", "demo", demo_table(demo))
     fill(ROOT / "docs/demo.md", "demo_threads", demo_threads_line(demo, read("demo_one_thread")))
+    fill(ROOT / "docs/review.md", "review", review_table(read("voc2007/review")))
+    fill(ROOT / "docs/backbones.md", "backbones", backbones_table(read("voc2007/backbones")))
+    fill(ROOT / "docs/predict-and-export.md", "thresholds", thresholds_table(read("voc2007/thresholds")))
     fill(ROOT / "docs/shards.md", "stream", stream_table(read("stream")))
     fill(ROOT / "SECURITY.md", "fuzz", fuzz_table(read("fuzz")))
     fill(ROOT / "docs/reliability.md", "faults", faults_table(read("faults")))

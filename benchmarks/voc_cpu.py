@@ -19,7 +19,7 @@ from voc_tables import voc_cpu_table
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import Config
 from percentmatch.training.start import train
-from percentmatch.use.grid import summary
+from percentmatch.use.grid_results import summary
 
 SETTINGS: dict[str, Any] = {
     "data": "voc",

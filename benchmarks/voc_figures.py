@@ -8,7 +8,7 @@ from tables import ROOT, read
 from voc_tables import PSEUDO, PUBLISHED, with_pseudo_labels
 
 
-def _pyplot() -> Any:
+def pyplot_of_svg() -> Any:
     """matplotlib for SVG files that are the same every time."""
     import matplotlib
 
@@ -19,9 +19,14 @@ def _pyplot() -> Any:
     return pyplot
 
 
+def save(figure: Any, file: Path) -> None:
+    figure.savefig(file, metadata={"Date": None})
+    pyplot_of_svg().close(figure)
+
+
 def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
     """Validation mAP over the steps, and what guessing would give: the mean prevalence."""
-    pyplot, curve = _pyplot(), results["run"]["curve"]
+    pyplot, curve = pyplot_of_svg(), results["run"]["curve"]
     classes = results["run"]["validation"]["ema"]["classes"].values()
     guess = statistics.mean(row["positives"] / (row["positives"] + row["negatives"]) for row in classes)
     figure, axes = pyplot.subplots(figsize=(6, 3.2), layout="constrained")
@@ -32,13 +37,12 @@ def voc_cpu_figure(results: dict[str, Any], file: Path) -> None:
     )
     axes.set(xlabel="step", ylabel="validation mAP, %", ylim=(0, None), xlim=(0, None))
     axes.spines[["top", "right"]].set_visible(False)
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
+    save(figure, file)
 
 
 def pseudo_label_figure(results: dict[str, Any], file: Path) -> None:
     """For each class, how many positive pseudo-labels are right and how many positives are found, over the steps."""
-    pyplot, labeled = _pyplot(), with_pseudo_labels(results)
+    pyplot, labeled = pyplot_of_svg(), with_pseudo_labels(results)
     names = list(results["runs"][0]["test"]["ema"]["classes"])
     figure, grid = pyplot.subplots(4, 5, figsize=(10, 7), layout="constrained", sharex=True, sharey=True)
     for place, (name, axes) in enumerate(zip(names, grid.flat, strict=True)):
@@ -56,8 +60,7 @@ def pseudo_label_figure(results: dict[str, Any], file: Path) -> None:
     figure.legend(*grid.flat[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
     figure.supxlabel("step")
     figure.supylabel("positive pseudo-labels, %")
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
+    save(figure, file)
 
 
 def overview_figure(tracks: dict[str, dict[str, Any]], file: Path) -> None:
@@ -65,7 +68,7 @@ def overview_figure(tracks: dict[str, dict[str, Any]], file: Path) -> None:
 
     That is PercentMatch with the paper's recipe, PriorMatch with ours.
     """
-    pyplot = _pyplot()
+    pyplot = pyplot_of_svg()
     figure, grid = pyplot.subplots(1, 2, figsize=(9, 2.6), layout="constrained", sharex=True, sharey=True)
     colors = {"supervised": "#888888", "percentmatch": "#1f6f8b", "priormatch": "#2e8b57"}
     for labeled, axes in zip((500, 1000), grid, strict=True):
@@ -102,8 +105,7 @@ def overview_figure(tracks: dict[str, dict[str, Any]], file: Path) -> None:
         axes.set_yticks(range(len(tracks)), list(tracks))
         axes.spines[["top", "right"]].set_visible(False)
     figure.legend(*grid[0].get_legend_handles_labels(), loc="outside upper center", ncols=4, frameon=False)
-    figure.savefig(file, metadata={"Date": None})
-    pyplot.close(figure)
+    save(figure, file)
 
 
 def main() -> None:

@@ -1,6 +1,7 @@
 """Tables of VOC2007, made from results/voc2007: `tables.py` writes them into the docs."""
 
 import statistics
+from collections import Counter
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -65,7 +66,7 @@ def track_table(results: dict[str, Any], published: Mapping[str, Mapping[int, tu
     """Mean +- standard deviation over the seeds of each run and number of labels, and the gain over supervised."""
     runs, columns = results["runs"], ["test mAP", "AUC", "mAP, difficult as positives", "gain in mAP, seed by seed"]
     if published is not None:
-        columns = ["published mAP", *columns, "positive pseudo-labels right", "found"]
+        columns = ["published mAP", *columns[:2], "11-point mAP", *columns[2:], "positive pseudo-labels right", "found"]
     head = ["labels", "method", *columns, "minutes"]
     lines = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"]
     for labeled in sorted({run["settings"]["labeled"] for run in runs}):
@@ -78,30 +79,72 @@ def track_table(results: dict[str, Any], published: Mapping[str, Mapping[int, tu
             hard = [score["difficult_as_positive"] for score in scores]
             gains = [score["mAP"] - plain[run["seed"]] for score, run in zip(scores, mine, strict=True)]
             gain = "" if name == "supervised" else ", ".join(f"{100 * each:+.1f}" for each in gains)
-            minutes = statistics.mean(run["minutes"] + run.get("warm_start_minutes", 0) for run in mine)
+            minutes = statistics.mean(run["minutes"] + run.get("pretraining_minutes", 0) for run in mine)
             values = [spread(scores, "mAP"), spread(scores, "AUC"), spread(hard, "mAP"), gain]
             if published is not None:
-                theirs = published.get(names[name], {}).get(labeled, ())
-                values = [", AUC ".join(f"{score:.1f}" for score in theirs), *values, *_right_and_found(mine)]
+                theirs = ", AUC ".join(f"{score:.1f}" for score in published.get(names[name], {}).get(labeled, ()))
+                values[2:2] = [spread(scores, "mAP_11point")]
+                values = [theirs, *values, *_right_and_found(mine)]
             lines.append(f"| {labeled:,.0f} | {name} | {' | '.join(values)} | {minutes:.1f} |")
     seeds = sorted({run["seed"] for run in runs})
     named = f"seeds {', '.join(map(str, seeds))}; mean ± standard deviation" if len(seeds) > 1 else f"seed {seeds[0]}"
     where = where_all(runs)
-    warm = ", the warm start included" if "warm_start_minutes" in runs[0] else ""
+    included = ", the pretraining included" if "pretraining_minutes" in runs[0] else ""
     lines += [
         "",
         f"{runs[0]['settings']['backbone']} at {runs[0]['settings']['image_size']} pixels, "
         f"{runs[0]['settings']['total_steps']:,} steps; {named}; test images scored once, last moving average; minutes "
-        f"of one GPU{warm}; {where}.",
+        f"of one GPU{included}; {where}.",
         "",
     ]
     return "\n".join(lines)
 
 
+def headline_table() -> str:
+    """What unlabeled images add to the better of fine-tuning and a linear probe, from each start."""
+    probes = read("voc2007/probe")["runs"]
+    starts = {
+        "random, pretrained on these images without labels": ("same_data", "same_data_long"),
+        "ImageNet (EfficientNet-lite0)": ("pretrained",),
+    }
+    head = ["start weights", "labels", "labels alone, fine-tuned", "linear probe", "with unlabeled images", "gain"]
+    lines, tracks = [f"| {' | '.join(head)} |", "|---" * len(head) + "|"], []
+    for start, names in starts.items():
+        found = {name: read(f"voc2007/{name}") for name in names}
+        tracks += [*found.values()]
+        for labeled in (500, 1000):
+            name = [name for name, each in found.items() if _scores(each["runs"], "priormatch", labeled)][-1]
+            runs = [*found[name]["runs"], *(probes if name == "pretrained" else [])]
+            scores = {method: _scores(runs, method, labeled) for method in ("supervised", "probe", "priormatch")}
+            better = max(("supervised", "probe"), key=lambda method: sum(scores[method].values()))
+            gains = (scores["priormatch"][seed] - score for seed, score in scores[better].items())
+            cells = [_mean_and_spread(each) for each in scores.values()]
+            lines.append(f"| {start} | {labeled:,} | {' | '.join(cells)} | {', '.join(f'{g:+.1f}' for g in gains)} |")
+    lines += [
+        "",
+        "Test mAP, mean ± standard deviation of seeds 0, 1, 2; gain over the better of the two, seed by seed. ResNet50 "
+        f"and EfficientNet-lite0 at 224 pixels; {where_all([run for each in tracks for run in each['runs']])}; probes "
+        f"on {where_all(probes)}.",
+        f"Photographs: {tracks[0]['photographs']}.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def _scores(runs: list[dict[str, Any]], method: str, labeled: int) -> dict[int, float]:
+    """Test mAP by seed."""
+    mine = [run for run in runs if (run["method"], run["settings"]["labeled"]) == (method, labeled)]
+    return {run["seed"]: 100 * run["test"]["ema"]["mAP"] for run in sorted(mine, key=lambda run: run["seed"])}
+
+
+def _mean_and_spread(scores: Mapping[int, float]) -> str:
+    return spread([{"mAP": score / 100} for score in scores.values()], "mAP") if scores else ""
+
+
 def ceiling_line(results: dict[str, Any]) -> str:
     """The test score of the one run with every label."""
     (run,) = results["runs"]
-    score, minutes = run["test"]["ema"], run["minutes"] + run["warm_start_minutes"]
+    score, minutes = run["test"]["ema"], run["minutes"] + run["pretraining_minutes"]
     hard = score["difficult_as_positive"]["mAP"]
     return (
         f"Test mAP {100 * score['mAP']:.1f}, AUC {100 * score['AUC']:.1f}, mAP with difficult pairs as positives "
@@ -240,17 +283,65 @@ def voc_cpu_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def suspects_table(results: dict[str, Any]) -> str:
+    """One change at a time from the paper's recipe, each beside the run of its method without a change."""
+    groups = _groups(results)
+    lines = [
+        "| run | validation mAP | difference | AUC | raw weights' mAP | best step of the EMA | minutes |",
+        "|---|---|---|---|---|---|---|",
+    ]
+    for group, runs in groups.items():
+        name, _, labeled = group.rpartition("-labeled=")
+        base = groups[f"{name.partition(',')[0]}-labeled={labeled}"]
+        mine, other = ([run["validation"]["ema"] for run in each] for each in (runs, base))
+        gain = statistics.mean(100 * run["mAP"] for run in mine) - statistics.mean(100 * run["mAP"] for run in other)
+        best = statistics.mean(100 * max(row["mAP"] for row in run["curve"]) for run in runs)
+        raw, minutes = [run["validation"]["model"] for run in runs], statistics.mean(run["minutes"] for run in runs)
+        values = [spread(mine, "mAP"), "" if runs is base else f"{gain:+.1f}", spread(mine, "AUC")]
+        lines.append(f"| {name} | {' | '.join([*values, spread(raw, 'mAP'), f'{best:.1f}', f'{minutes:.1f}'])} |")
+    settings, images = results["runs"][0]["settings"], results["runs"][0]["validation"]["ema"]["num_images"]
+    seeds = ", ".join(map(str, sorted({run["seed"] for run in results["runs"]})))
+    about = (
+        f"{settings['labeled']:,.0f} labels of the official train half, {settings['total_steps']:,} steps at "
+        f"{settings['image_size']} pixels, scored on {images:,} images of the val half; seed {seeds}; "
+        f"{where_all(results['runs'])}."
+    )
+    return "\n".join([*lines, "", about, ""])
+
+
+# what a results file's settings were chosen by
+TUNED_BY = {
+    "voc2007/same_data": ("voc2007/tuning",),
+    "voc2007/same_data_long": ("voc2007/tuning", "voc2007/remedies"),
+    "voc2007/pretrained": ("voc2007/pretrained_tuning",),
+}
+
+
+def tried_line(results: str) -> str:
+    """How many runs on validation images were made to choose the settings, method by method."""
+    if results not in TUNED_BY:
+        return ""
+    counts = Counter(_kind(run) for name in TUNED_BY[results] for run in read(name)["runs"])
+    return f"Chosen by runs on validation images: {', '.join(f'{kind} {n}' for kind, n in counts.most_common())}.\n"
+
+
+def _kind(run: dict[str, Any]) -> str:
+    """The method of a run; early results have names alone, in which sup is supervised and pm a way to pseudo-label."""
+    words = run.get("method", run.get("name", "")).split()
+    kinds = {"sup": "supervised", "pm": "pseudo-labels", "distill": "pseudo-labels", "mean": "mean_teacher"}
+    kinds |= dict.fromkeys(("simclr", "moco"), "pretraining alone")
+    return next((kinds[word] for word in ("sup", "pm", *words) if word in words and word in kinds), words[0])
+
+
 # file, block, what makes the table, and of which results
 BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
-    ("README.md", "voc_same_data", track_table, "voc2007/same_data"),
     ("docs/voc.md", "voc_same_data", track_table, "voc2007/same_data"),
     ("docs/voc.md", "voc_same_data_long", track_table, "voc2007/same_data_long"),
     ("docs/voc.md", "voc_ceiling", ceiling_line, "voc2007/ceiling"),
     ("docs/voc.md", "voc_pseudo_labels", pseudo_label_table, "voc2007/same_data"),
     ("docs/voc.md", "voc_class_gain", class_gain_table, "voc2007/same_data"),
-    ("README.md", "voc_pretrained", track_table, "voc2007/pretrained"),
     ("docs/voc.md", "voc_pretrained", track_table, "voc2007/pretrained"),
-    ("docs/voc.md", "voc_paper_track", paper_table, "voc2007/paper"),
+    ("docs/reproduce.md", "voc_paper_track", paper_table, "voc2007/paper"),
     ("docs/voc.md", "voc_cpu", voc_cpu_table, "voc_cpu"),
     ("docs/experiments.md", "voc_tuning", voc_tuning_table, "voc2007/tuning"),
     ("docs/experiments.md", "voc_cpu_pretrained", voc_tuning_table, "voc2007/cpu_pretrained"),
@@ -262,11 +353,20 @@ BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
     ("docs/experiments.md", "voc_remedies", grid_tuning_table, "voc2007/remedies"),
     ("docs/experiments.md", "voc_ablations", ablation_table, "voc2007/ablations"),
     ("docs/experiments.md", "voc_auc_gate", grid_tuning_table, "voc2007/ablation_auc_gate"),
+    ("docs/reproduce.md", "voc_paper_suspects", suspects_table, "voc2007/paper_suspects"),
     ("docs/experiments.md", "voc_paper", voc_paper_table, "voc2007/paper_first"),
     ("docs/speed.md", "voc_run", voc_run_line, "voc2007/paper_first"),
 )
 
 
 def main() -> None:
+    for file in ("README.md", "docs/index.md"):
+        fill(ROOT / file, "headline", headline_table())
     for file, block, table, results in BLOCKS:
-        fill(ROOT / file, block, table(read(results)))
+        fill(ROOT / file, block, text_of(table, results))
+
+
+def text_of(table: Callable[[dict[str, Any]], str], results: str) -> str:
+    """A table, what its settings were chosen by, and the copy of the photographs that it was made from."""
+    found = read(results)
+    return f"{table(found)}{tried_line(results)}Photographs: {found['photographs']}.\n"

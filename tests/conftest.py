@@ -1,12 +1,16 @@
 """Two workers fill two cores, so each test uses one thread."""
 
+import signal
 import socket
 
 import pytest
 import torch
 
 torch.set_num_threads(1)
+if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a background job; the tests of Ctrl-C need to hear it
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 pytest.register_assert_rewrite("near")
+pytest_plugins = ["browser"]
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -6,7 +6,8 @@ from difflib import get_close_matches
 
 LONGEST = 2000  # letters of a sentence; what a file holds may be quoted in it
 LISTED = 100  # choices, and letters of a name, that are worth comparing or listing
-UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\ud800-\udfff]")  # controls, also of direction
+# controls, also of direction, and what ends a line
+UNSEEN = re.compile(r"[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
 
 
 class UserError(Exception):

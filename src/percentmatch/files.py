@@ -5,14 +5,17 @@ And the one way to write: whole files or none. A file is written under a tempora
 
 import contextlib
 import errno
+import hashlib
 import json
 import os
+import platform
 import re
 import secrets
+import shutil
 import stat
 import time
-import zipfile
 from collections.abc import Callable, Generator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import IO, Any
 
@@ -25,8 +28,10 @@ MOST_YAML = 128 << 10  # of a file of settings; YAML is slow to read
 # a wrong value after a tag such as !!int raises whatever Python raises
 BAD_YAML = (yaml.YAMLError, ValueError, ArithmeticError, LookupError, AttributeError, TypeError)
 LONGEST_NUMBER = 40  # letters; YAML reads 1:1:1:... as one number, the slower the longer
-PART = re.compile(r"\..+\.(\d+)\.[0-9a-f]{8}\.part", re.DOTALL)  # a name from `beside`, with its process
-LEFT_BEHIND = 600  # seconds without a write, after which a file of a process that is gone is removed
+# a name from `beside`: the file's, the process, its machine (older versions did not say), and what nobody can guess
+PART = re.compile(r"\.(.+)\.(\d+)\.([0-9a-f]{4})?[0-9a-f]{8}\.part", re.DOTALL)
+LEFT_BEHIND = 600  # seconds without a write, after which a file of another machine counts as left behind
+PROCESSES = Path("/proc")
 DAMAGE = (KeyError, TypeError, ValueError, AttributeError)  # what a look at the values of a damaged file raises
 MOST = 1e300  # beyond any number that a run writes
 
@@ -49,15 +54,6 @@ def check_plain(path: str | Path, most: int | None = MOST_BYTES) -> int:
 def read_plain(path: Path, most: int | None = MOST_BYTES) -> bytes:
     """All of a plain file; OSError if that cannot be."""
     return path.read_bytes() if check_plain(path, most) else b""  # empty ones of the system may block
-
-
-def check_weights(path: Path) -> None:
-    """Refuse what is no plain file, and an archive that says it holds more than it has: torch compresses nothing."""
-    size = check_plain(path, None)
-    if zipfile.is_zipfile(path):
-        with zipfile.ZipFile(path) as archive:
-            if sum(member.file_size for member in archive.infolist()) > size:
-                raise ValueError("the archive is compressed")
 
 
 class _Loader(yaml.SafeLoader):
@@ -124,7 +120,23 @@ def cannot_write(path: Path, error: OSError) -> UserError:
 
 def beside(path: Path) -> Path:
     """A temporary name in the folder of `path`, which nobody can guess: two writers never share a file."""
-    return path.with_name(f".{path.name}.{os.getpid()}.{secrets.token_hex(4)}.part")
+    return path.with_name(f".{path.name}.{os.getpid()}.{_machine()}{secrets.token_hex(4)}.part")
+
+
+@cache
+def _machine() -> str:
+    """Four digits that tell where the numbers of processes are of use: this kernel, or this container on it."""
+    where = platform.node()
+    with contextlib.suppress(OSError):
+        where += boot_id() + os.readlink(PROCESSES / "self" / "ns" / "pid")
+    return hashlib.blake2b(where.encode(), digest_size=2).hexdigest()
+
+
+def boot_id() -> str:
+    """A text that all processes of a running kernel share, in containers too; empty where there is none."""
+    with contextlib.suppress(OSError):
+        return (PROCESSES / "sys" / "kernel" / "random" / "boot_id").read_text("utf-8").strip()
+    return ""
 
 
 def is_part(path: Path) -> bool:
@@ -132,24 +144,40 @@ def is_part(path: Path) -> bool:
     return PART.fullmatch(path.name) is not None
 
 
-def sweep(folder: Path, *, older: float = LEFT_BEHIND) -> None:
-    """Remove what killed writers left: files not written to for `older` seconds, whose process is gone."""
-    for path in folder.glob(".*.part"):
-        with contextlib.suppress(OSError):
+def sweep(folder: Path, name: str = "", *, alone: bool = False) -> None:
+    """Remove what killed writers left of the file `name`, or of all files: that of this machine's processes which are
+    gone, and of other machines what was not written to for long, or all if the caller is `alone` in the folder."""
+    with contextlib.suppress(OSError):
+        for path in [Path(entry) for entry in os.scandir(folder) if entry.name.endswith(".part")]:
             found = PART.fullmatch(path.name)
-            if found and time.time() - path.lstat().st_mtime >= older and not Path(f"/proc/{found[1]}").exists():
-                path.unlink()
+            if not found or name not in ("", found[1]):
+                continue
+            with contextlib.suppress(OSError):
+                gone = not (PROCESSES / found[2]).exists()
+                if found[3] != _machine() or not PROCESSES.exists():  # then its number says little
+                    gone = alone or (gone and time.time() - path.lstat().st_mtime >= LEFT_BEHIND)
+                if gone:
+                    _remove(path)
+
+
+def _remove(path: Path) -> None:
+    """A file, a link, or a folder with what is in it."""
+    shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
 
 
 @contextlib.contextmanager
 def new_part(path: Path) -> Generator[Path]:
-    """A new name beside `path` to write to; whatever is left there when the block ends is removed."""
+    """A new name beside `path` to write to; whatever is left there when the block ends is removed.
+
+    So is what killed processes left there of the same file.
+    """
+    sweep(path.parent, path.name)
     temporary = beside(path)
     try:
         yield temporary
     finally:
         with contextlib.suppress(OSError):
-            temporary.unlink()
+            _remove(temporary)
 
 
 @contextlib.contextmanager
@@ -189,6 +217,13 @@ def open_own(path: Path, mode: str) -> IO[bytes]:
     return open(path, mode, opener=lambda name, flags: os.open(name, flags | getattr(os, "O_NOFOLLOW", 0), 0o666))
 
 
+def own_folder(path: Path) -> Path:
+    """The path of a folder within one that the program made; refused if a link stands in its place."""
+    if path.is_symlink():
+        raise UserError(f"'{path}' is a link, which nothing is written through; remove it and run the command again")
+    return path
+
+
 def write_atomic(path: Path, content: bytes) -> None:
     """Write `content` to `path`; a fault on the way leaves the old file as it was and no new one."""
     with replacing(path) as file:
@@ -196,7 +231,11 @@ def write_atomic(path: Path, content: bytes) -> None:
 
 
 def write_json(path: Path, value: object) -> None:
-    write_atomic(path, (json.dumps(value, indent=2, allow_nan=False) + "\n").encode())
+    write_atomic(path, json_text(value).encode())
+
+
+def json_text(value: object) -> str:
+    return json.dumps(value, indent=2, allow_nan=False) + "\n"
 
 
 @contextlib.contextmanager
@@ -242,3 +281,8 @@ def check_number(value: object) -> None:
         raise TypeError(f"{value!r:.40} is no number")
     if not abs(value) < MOST:
         raise ValueError(f"{value!r:.40} is no finite number")
+
+
+def check_count(value: object, what: str) -> None:
+    if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value < 1 << 53:
+        raise ValueError(f"{what} is no count")

@@ -16,6 +16,7 @@ from torch import Tensor
 from percentmatch.errors import UserError
 
 Task = Literal["multi-label", "single-label"]
+MOST_CLASSES = 25_000  # that data or a model may have
 
 
 @dataclass(frozen=True)
@@ -61,6 +62,16 @@ class Scores:
     labeled: Tensor | None = None  # (b, c) probabilities on the labeled views
     targets: Tensor | None = None  # (b, c) their labels, 0 or 1; of mixed images, between them
     known: Tensor | None = None  # (b, c) how much of the label is known, 0 to 1
+
+
+@dataclass(frozen=True)
+class LabeledScores:
+    """The labeled images of a run with their probabilities, as a labeler sees them that is fitted between steps."""
+
+    scores: Tensor  # (n, c)
+    targets: Tensor  # (n, c) 0 or 1
+    known: Tensor  # (n, c) 1 where the label is known
+    held_out: Tensor  # (n,) True for images that the supervised loss does not see
 
 
 @dataclass(frozen=True)

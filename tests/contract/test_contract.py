@@ -13,8 +13,8 @@ from torch import Tensor, nn
 
 from percentmatch.errors import UserError
 from percentmatch.labelers import Labeler
-from percentmatch.methods import METHODS, Method, build_method, declared_options, method_row, options_of
-from percentmatch.records import Batch, Facts, Scores, StepLoss, Task
+from percentmatch.methods import METHODS, Method, build_method, declared_options, method_row, options_of, uses_unlabeled
+from percentmatch.records import Batch, Facts, LabeledScores, Scores, StepLoss, Task
 
 CLASSES, STEPS, POOL, FEW = 5, 6, 200, 16
 FACTS = Facts.from_targets(
@@ -35,15 +35,17 @@ EAGER: dict[str, dict] = {  # options with which a method selects at once
     "priormatch": {"warmup_steps": 0},
     "cap": {"warmup_steps": 0, "refresh_steps": 2},
     "dash": {"warmup_steps": 1, "decay_steps": 2},
+    "mat": {"warmup_steps": 0, "refresh_steps": 2},
+    "dicap": {"warmup_steps": 0, "refresh_steps": 2},
 }
 LABELERS = [name for name, row in METHODS.items() if row.labeler]
-UNLABELED = [name for name in METHODS if name != "supervised"]
+UNLABELED = [name for name in METHODS if uses_unlabeled(name)]
 VARIANTS = [(name, {}) for name in METHODS]
 VARIANTS += [(name, {"scores": "teacher"}) for name in LABELERS if "scores" in options_of(name)]
 
 
 class FakePool:
-    """A pool whose scores are a function of the step."""
+    """A pool whose scores are a function of the step, and of who is asked."""
 
     def __init__(self, step: int) -> None:
         self.generator = torch.Generator().manual_seed(1000 + step)
@@ -52,6 +54,13 @@ class FakePool:
         scores = torch.rand(POOL, CLASSES, generator=self.generator) ** 2
         deviations = 0.06 * torch.rand(POOL, CLASSES, generator=self.generator) ** 2
         return scores, deviations if dropout_passes else None
+
+    def labeled(self, model: str) -> LabeledScores:
+        scores = torch.rand(40, CLASSES, generator=self.generator) ** (1 + (model == "teacher"))
+        targets = (torch.rand(40, CLASSES, generator=self.generator) < scores).float()
+        targets[:, FACTS.unseen] = 0
+        known = (torch.rand(40, CLASSES, generator=self.generator) < 0.9).float()
+        return LabeledScores(scores, targets, known, torch.arange(40) % 5 == 0)
 
 
 class Pointwise(nn.Module):
@@ -73,7 +82,9 @@ def make_labeler(name: str) -> Labeler:
     labeler = method_row(name).labeler
     assert labeler is not None
     mine = {option.name for option in declared_options(labeler)}
-    return labeler(FACTS, **{key: value for key, value in EAGER.get(name, {}).items() if key in mine})
+    made = labeler(FACTS, **{key: value for key, value in EAGER.get(name, {}).items() if key in mine})
+    made.fit(FakePool(0).labeled("teacher"))
+    return made
 
 
 def make_model() -> nn.Sequential:
@@ -232,8 +243,11 @@ def test_pseudo_labels_come_from_whom_they_should(name: str, source: str) -> Non
     other = copy.deepcopy(model)
     with torch.no_grad():
         other[3].weight *= -1
-    batch = make_batch(0)
-    found = [make_method(name, scores=source)(model, batch, teacher).pseudo.targets for teacher in (model, other)]
+    batch, found = make_batch(0), []
+    for teacher in (model, other):
+        method = make_method(name, scores=source)
+        method.refresh(FakePool(0))
+        found.append(method(model, batch, teacher).pseudo.targets)
     assert torch.equal(*found) == (source == "student")
 
 
@@ -356,6 +370,7 @@ def test_labelers_only_read_in_eval_mode(name: str) -> None:
     labeler(make_scores(0))
     before = copy.deepcopy(labeler)
     labeler.eval()
+    labeler.fit(FakePool(1).labeled("teacher"))
     first, second = labeler(make_scores(1)), labeler(make_scores(1))
     assert torch.equal(first.pair_weights, second.pair_weights)
     assert_same_state(labeler, before)

@@ -9,15 +9,16 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
-from farm import KILLS, Fault
-from lab import OUTCOMES, Lab, World, contents, snapshot
+from farm import KILLS, Fault, Machine
+from lab import OUTCOMES, Lab, World, contents, pages_of, snapshot
 
 MOMENTS = 0.25  # of the kills come at any moment, the others at a point
 Damage = Callable[[random.Random, bytes], bytes | None]
@@ -29,7 +30,12 @@ GROUPS = {
     "a checkpoint's writing": ("last.pt", "previous.pt", "checkpoint"),
     "decoding": ("the cache",),
     "a shard's writing": ("shard.tar",),
+    "reading an image": ("an image",),
+    "a result's writing": ("p.csv", "p.jsonl", "page.html", "next.csv", "gains.json", "found.json", "results.json"),
+    "an export's writing": ("exported", "model.onnx", "README.md", "config.json"),
+    "the model's writing": ("model.safetensors", "backbone.safetensors"),
 }
+IS_WRITE = re.compile("creating|opening|fsync|move")  # of points
 
 
 class Tally:
@@ -38,6 +44,7 @@ class Tally:
     def __init__(self) -> None:
         self.kinds: dict[str, Counter[str]] = {}
         self.wrong: list[str] = []
+        self.kills: Counter[str] = Counter()  # of each command
 
     def add(self, kind: str, outcome: str, about: str) -> None:
         row = self.kinds.setdefault(kind, Counter({name: 0 for name in ("tried", *OUTCOMES)}))
@@ -62,46 +69,68 @@ class Kill:
 
 
 def draw_kill(world: World, rng: random.Random, turn: int) -> Kill:
-    """The later the turn, the less is left of the run."""
-    name = rng.choice(["SIGKILL", "SIGKILL", "SIGTERM"])
+    """The later the turn, the less is left of a run that goes on where it was."""
+    name, left = draw_signal(rng), 1 if world.start else turn
     if rng.random() < MOMENTS:
-        return Kill(name, "a random moment", moment=rng.uniform(0.0, world.seconds / turn))
+        return Kill(name, "a random moment", moment=rng.uniform(0.0, world.seconds / left))
     points = Counter(world.points)
     group = rng.choice(sorted({group_of(point) for point in points}))
     point = rng.choice([point for point in sorted(points) if group_of(point) == group])
-    return Kill(name, group, point, rng.randint(1, math.ceil(points[point] / turn)))
+    return Kill(name, group, point, rng.randint(1, math.ceil(points[point] / left)))
+
+
+def draw_signal(rng: random.Random) -> str:
+    return rng.choice(["SIGKILL", "SIGKILL", "SIGTERM"])
+
+
+def kills_of(world: World, rng: random.Random) -> Iterator[list[Kill]]:
+    """Up to four kills for a run: first one at every write, then drawn ones, without end."""
+    writes = sorted({point for point in world.points if IS_WRITE.search(point)})
+    rng.shuffle(writes)
+    for point in writes:
+        first = Kill(draw_signal(rng), group_of(point), point)
+        yield [first, *(draw_kill(world, rng, turn) for turn in range(2, 5))]
+    while True:
+        yield [draw_kill(world, rng, turn) for turn in range(1, 5)]
+
+
+def kill_often(lab: Lab, world: World, tally: Tally, rng: random.Random, number: int) -> None:
+    for kills in kills_of(world, rng):
+        if tally.kills[world.name] >= number:
+            break
+        kill(lab, world, tally, kills)
 
 
 def kill(lab: Lab, world: World, tally: Tally, kills: Sequence[Kill]) -> None:
     """Kill one run again and again, and let it end."""
-    folder, came, outcome, said = lab.folder(), [], "", ""
+    folder, came, outcome, said = lab.folder(world), [], "", ""
     for each in kills:
         number = KILLS[each.signal]
         if each.point:
-            tried = lab.run(world.tokens(folder), Fault(each.signal, each.point, each.number))
+            tried = lab.run(world, folder, Fault(each.signal, each.point, each.number))
         else:
-            tried = lab.run(world.tokens(folder), kill=(number, each.moment))
+            tried = lab.run(world, folder, kill=(number, each.moment))
         came += [each] if tried.disturbed else []
-        if tried.code == 0:  # it ended first
+        if world.has_ended(tried):  # it ended first, or the one before did
             break
-        how = ("continue with --out", "the same command goes on")  # of a grid that was between two runs
-        stopped = tried.code == 128 + number and any(words in tried.said for words in how)
-        if tried.code != -number and not stopped:
+        if tried.code != -number and (tried.code != 128 + number or "Traceback" in tried.said):
             outcome, said = "lost", tried.said
             break
     if not outcome:
-        last = lab.run(world.tokens(folder))
+        last = lab.run(world, folder)
         outcome, said = lab.judge(world, folder, last), last.said
     for each in came:
         outcome = "lost" if outcome == "stopped" else outcome
-        tally.add(f"{each.signal}: {each.group}", outcome, f"{world.name}, {came}: {said[-300:]}")
+        about = f"{world.name}, {', '.join(map(str, came))}: {said[-300:]} {lab.differs}"
+        tally.add(f"{each.signal}: {each.group}", outcome, about)
+        tally.kills[world.name] += 1
     shutil.rmtree(folder, ignore_errors=True)
 
 
-def prepare(lab: Lab, world: World, checkpoints: int = 2) -> Path:
+def prepare(lab: Lab, world: World, checkpoints: int = 2, point: str = "after the move to last.pt") -> Path:
     """A run that was killed after so many checkpoints."""
     folder = lab.folder()
-    killed = lab.run(world.tokens(folder), Fault("SIGKILL", "after the move to last.pt", checkpoints))
+    killed = lab.run(world, folder, Fault("SIGKILL", point, checkpoints))
     assert killed.code == -signal.SIGKILL, killed.said
     return folder
 
@@ -163,31 +192,34 @@ def damage(
     for name, content in whole.items():
         put(folder / name, HOW[how](rng, content))
     before = contents(folder)
-    last = lab.run(world.tokens(folder))
+    last = lab.run(world, folder)
     outcome = lab.judge(world, folder, last)
     if outcome == "stopped":
         untouched = contents(folder) == before
         for name, content in whole.items():
             put(folder / name, content)
-        again = lab.run(world.tokens(folder))
+        again = lab.run(world, folder)
         outcome = "stopped" if untouched and lab.judge(world, folder, again) == "equal" else "lost"
     tally.add(f"{' and '.join(files)} damaged: {how}", outcome, f"{world.name}: {last.said[-300:]}")
     shutil.rmtree(folder)
 
 
-def disturb(lab: Lab, world: World, tally: Tally, kind: str, fault: Fault, *, stops: bool) -> None:
-    """A fault that goes away by itself: the attempt ends equal, or stops with a sentence and goes on afterwards."""
-    folder = lab.folder()
-    tried = lab.run(world.tokens(folder), fault)
+def disturb(lab: Lab, world: World, tally: Tally, kind: str, fault: Fault, *, stops: bool | None) -> None:
+    """A fault that goes away: the attempt ends equal, or stops with a sentence and goes on afterwards.
+
+    If `stops` is False, nothing may come of it.
+    """
+    folder = lab.folder(world)
+    tried = lab.run(world, folder, fault)
     outcome = lab.judge(world, folder, tried)
-    if outcome == "stopped":
-        rest = [str(file) for file in folder.rglob(".*")]
-        again = lab.run(world.tokens(folder))
-        outcome = "stopped" if not rest and lab.judge(world, folder, again) == "equal" else "lost"
-    outcome = "lost" if stops and outcome == "equal" else outcome  # then the fault never came
-    tally.add(kind, outcome, f"{world.name}, {fault}: {tried.said[-300:]}")
     with suppress(FileNotFoundError):
         Path(f"{fault.file}.away").rename(fault.file)
+    if outcome == "stopped":
+        rest = [str(file) for file in folder.rglob(".*.part")]
+        again = lab.run(world, folder)
+        outcome = "stopped" if not rest and lab.judge(world, folder, again) == "equal" else "lost"
+    wrong = not tried.disturbed or stops is not (None if stops is None else outcome == "stopped")
+    tally.add(kind, "lost" if wrong else outcome, f"{world.name}, {fault}: {outcome} {tried.said[-300:]} {lab.differs}")
     shutil.rmtree(folder)
 
 
@@ -211,7 +243,7 @@ def not_finite(lab: Lab, world: World, tally: Tally) -> None:
 def diverges(lab: Lab, world: World, tally: Tally) -> None:
     """A learning rate so large that nothing finite is left; what is saved is finite, and it says so again."""
     folder = lab.folder()
-    first, second = lab.run(world.tokens(folder)), lab.run(world.tokens(folder))
+    first, second = lab.run(world, folder), lab.run(world, folder)
     kept = folder / "last.pt"
     finite = not kept.exists() or all(
         tensor.isfinite().all() for tensor in torch.load(kept, weights_only=True)["model"].values()
@@ -227,7 +259,7 @@ def cut_cache(lab: Lab, world: World, tally: Tally, rng: random.Random, start: P
     shutil.copytree(start, folder)
     for file in lab.cache.glob("*.npy"):
         put(file, HOW[how](rng, file.read_bytes()))
-    last = lab.run(world.tokens(folder))
+    last = lab.run(world, folder)
     tally.add(f"decoded images damaged: {how}", lab.judge(world, folder, last), f"{world.name}: {last.said[-300:]}")
     shutil.rmtree(folder)
 
@@ -236,8 +268,8 @@ def cut_cache_in_use(lab: Lab, world: World, tally: Tally) -> None:
     """The system ends a process that reads what is no longer there; the next attempt decodes anew."""
     folder = lab.folder()
     for file in lab.cache.glob("*.npy"):
-        tried = lab.run(world.tokens(folder), Fault("cut", "before a step", 5, str(file)))
-        last = lab.run(world.tokens(folder)) if tried.code == -signal.SIGBUS else tried
+        tried = lab.run(world, folder, Fault("cut", "before a step", 5, str(file)))
+        last = lab.run(world, folder) if tried.code == -signal.SIGBUS else tried
         tally.add(
             "decoded images damaged: cut short while in use",
             lab.judge(world, folder, last),
@@ -254,35 +286,86 @@ def remove_image(lab: Lab, world: World, tally: Tally, start: Path, image: Path)
     folder, away = lab.folder(), image.with_suffix(".away")
     shutil.copytree(start, folder)
     image.rename(away)
-    last = lab.run(world.tokens(folder))
+    last = lab.run(world, folder)
     outcome = lab.judge(world, folder, last)
     away.rename(image)
     if outcome == "stopped":
-        outcome = "stopped" if lab.judge(world, folder, lab.run(world.tokens(folder))) == "equal" else "lost"
+        outcome = "stopped" if lab.judge(world, folder, lab.run(world, folder)) == "equal" else "lost"
     tally.add("image removed: before a run goes on", outcome, f"{world.name}: {last.said[-300:]}")
     shutil.rmtree(folder)
 
 
-def small_disk(lab: Lab, world: World, tally: Tally) -> bool:
-    """The real command on a disk of 9 MB, which is then enlarged; False where the system lets nobody mount one."""
+def data_vanish(lab: Lab, world: World, tally: Tally, images: Path, point: str, number: int) -> None:
+    """The folder of the images is renamed while the command reads or uses them."""
+    fault = Fault("remove", point, number, str(images))
+    disturb(lab, world, tally, f"folder of images removed: {world.name}", fault, stops=None)
+
+
+def clock_jumps(lab: Lab, world: World, tally: Tally, place: str, number: int) -> None:
+    """Back by a year: in mid-run, and between an attempt that is killed and the one that goes on."""
+    year = 365 * 24 * 3600.0
+    kind = "clock set back"
+    disturb(lab, world, tally, f"{kind}: in mid-run", Fault("clock", place, number, str(-year)), stops=False)
+    folder = lab.folder(world)
+    killed = lab.run(world, folder, Fault("SIGKILL", place, number), machine=Machine(ahead=year))
+    for path in folder.rglob("*"):
+        os.utime(path, (time.time() + year, time.time() + year))
+    last = lab.run(world, folder)
+    outcome = lab.judge(world, folder, last) if killed.disturbed else "lost"
+    tally.add(f"{kind}: between two attempts", outcome, f"{world.name}: {last.said[-300:]} {lab.differs}")
+    shutil.rmtree(folder)
+
+
+def two_machines(lab: Lab, world: World, tally: Tally, point: str) -> None:
+    """Two hosts with one folder: at the same time one is refused; and one goes on where the other was killed."""
+    folder = lab.folder(world)
+    both = [lab.start(world, folder, None, Machine(host)) for host in ("one", "two")]
+    ends = sorted((lab.end(each) for each in both), key=lambda each: each.code)
+    refused = ends[1].is_sentence and ("another process" in ends[1].said or "already holds" in ends[1].said)
+    outcome = lab.judge(world, folder, ends[0])
+    said = " | ".join(each.said[-300:] for each in ends)
+    tally.add("two hosts: at the same time", outcome if refused else "lost", f"{world.name}: {said}")
+    shutil.rmtree(folder)
+    killed = lab.run(world, folder, Fault("SIGKILL", point, 2), machine=Machine("one"))
+    last = lab.run(world, folder, machine=Machine("two", ahead=-60))
+    outcome = lab.judge(world, folder, last) if killed.disturbed else "lost"
+    tally.add("two hosts: one after the other", outcome, f"{world.name}: {last.said[-300:]} {lab.differs}")
+    shutil.rmtree(folder)
+
+
+def small_disk(lab: Lab, world: World, tally: Tally, share: float = 0.6) -> bool:
+    """The real command on a disk with room for a share of what it leaves, which is then enlarged.
+
+    False where the system lets nobody mount one.
+    """
     if sys.platform != "linux" or subprocess.run(["unshare", "-rm", "true"], capture_output=True).returncode:
         return False
-    disk, folder = lab.place / "disk", lab.folder()
+    lab.number += 1
+    disk, copy = lab.place / f"disk{lab.number}", lab.folder()
+    run = disk / "run"
     disk.mkdir()
     command = [sys.executable, "-m", "percentmatch"]
-    begin = shlex.join([*command, *world.begin, "--out", str(disk / "run")])
-    resume = shlex.join([*command, *world.resume, "--out", str(disk / "run")])
+    before = pages_of(world.start) if world.start else 0
+    room = 4 * (before + int(share * (world.size - before)))  # KiB
+    begin = shlex.join([*command, *(token.replace("{}", str(run)) for token in world.begin)])
+    resume = shlex.join([*command, *(token.replace("{}", str(run)) for token in world.resume)])
     script = f"""
-        mount -t tmpfs -o size=9m none {disk} || exit 9
-        {begin}; first=$?
+        mount -t tmpfs -o size={room}k none {disk} || exit 9
+        {f"cp -r {world.start} {run} || exit 7" if world.start else ":"}
+        {begin} >/dev/null; first=$?
+        find {disk} -name '.*.part' | grep . && exit 8
         mount -o remount,size=99m {disk}
-        {resume} && cp -r {disk}/run {folder}; exit $first
+        {resume} >/dev/null && cp -r {disk}/run {copy}; exit $first
     """
-    done = subprocess.run(
-        ["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, env={**os.environ, **lab.environment}
-    )
-    sentence = re.search(r"^percentmatch: cannot write .*: No space left on device", done.stderr, re.MULTILINE)
+    environment = {**os.environ, **lab.environment, "PERCENTMATCH_CACHE": str(lab.cache_of(world, run))}
+    done = subprocess.run(["unshare", "-rm", "sh", "-c", script], capture_output=True, text=True, env=environment)
+    sentence = re.search(r"^percentmatch: .*: No space left on device", done.stderr, re.MULTILINE)
     stopped = done.returncode == 2 and sentence and "Traceback" not in done.stderr
-    equal = folder.exists() and snapshot(folder) == world.expected
-    tally.add("full disk: one of 9 MB", "stopped" if stopped and equal else "lost", done.stderr[-600:])
+    found = snapshot(copy, run).items() ^ {(k, v) for k, v in world.expected.items() if k != "printed"}
+    differs = ", ".join(sorted({name for name, _ in found}))
+    tally.add(
+        f"full disk: a small one, {world.name}",
+        "stopped" if stopped and not differs else "lost",
+        f"{done.returncode} {done.stderr[-600:]} {differs}",
+    )
     return True

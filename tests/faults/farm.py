@@ -7,10 +7,13 @@ for imports.
 import io
 import math
 import os
+import platform
 import re
 import resource
 import signal
+import socket
 import sys
+import time
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -21,20 +24,25 @@ import timm  # noqa: F401  imported late by the commands
 import torch
 from torch import nn
 
-from percentmatch import files
+from percentmatch import (
+    files,
+    report,  # noqa: F401
+)
 from percentmatch.cli import main as cli
 from percentmatch.console import tables as show  # noqa: F401
+from percentmatch.data.checks import check  # noqa: F401
 from percentmatch.data.shards import write as sharding  # noqa: F401
 from percentmatch.runs.log import Log
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.training import loop, results, start
 from percentmatch.training.run import RunPool
-from percentmatch.use import grid as benchmark  # noqa: F401
+from percentmatch.use import compare, evaluate, export, grid, predict, suggest  # noqa: F401
 
 torch.set_num_threads(1)
 
 KILLS = {"SIGKILL": signal.SIGKILL, "SIGTERM": signal.SIGTERM}
-OTHER_PARTS = re.compile(r"^\.?[0-9a-f]{32}\.(?:npy|manifest|index|copies)(?:\.\d+\.[0-9a-f]{8}\.part)?$")
+WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND
+OTHER_PARTS = re.compile(r"^\.?[0-9a-f]{32}\.(?:npy|manifest|index|copies)(?:\.\d+\.[0-9a-f]{8,12}\.part)?$")
 
 
 @dataclass(frozen=True)
@@ -44,7 +52,15 @@ class Fault:
     act: str  # of KILLS; "nan", "inf" in the weights; a "full" disk, a "limit" of file sizes; "remove", "cut" `file`
     point: str
     number: int = 1
-    file: str = ""
+    file: str = ""  # with "clock", by how many seconds it jumps
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a process takes for its machine: a name, and a clock that is ahead by so many seconds, or behind."""
+
+    host: str = ""
+    ahead: float = 0.0
 
 
 class Watch:
@@ -53,6 +69,7 @@ class Watch:
     def __init__(self, fault: Fault | None, reached: Path) -> None:
         self.fault, self.reached, self.passed, self.order = fault, reached, Counter(), []
         self.full = False  # whether the next file that is opened is on a full disk
+        self.place = str(reached.parents[1]) + os.sep
 
     def due(self, point: str) -> bool:
         """Whether the fault comes when this point is passed next."""
@@ -69,11 +86,16 @@ class Watch:
     def _act(self, fault: Fault, subject: Any) -> None:
         if fault.act in KILLS:
             os.kill(os.getpid(), KILLS[fault.act])
+        elif fault.act == "SIGTERM twice":
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGTERM)
         elif fault.act in ("nan", "inf"):
             with torch.no_grad():
                 next(subject.model.parameters()).fill_(getattr(math, fault.act))
         elif fault.act == "remove":
             os.rename(fault.file, f"{fault.file}.away")
+        elif fault.act == "clock":
+            set_clock(float(fault.file))
         elif fault.act == "cut":
             os.truncate(fault.file, os.path.getsize(fault.file) // 3)
         elif fault.act == "limit":
@@ -110,6 +132,16 @@ class Watch:
         self.around(os, "replace", lambda _, place: f"the move to {_name(place)}")
         self._halves()
         files.open = self._open  # ty: ignore[unresolved-attribute]
+        sys.addaudithook(self._hear)
+
+    def _hear(self, event: str, values: tuple[Any, ...]) -> None:
+        """Pass a point before any file of the test is opened for writing or image is read, whoever does it."""
+        if event != "open" or not isinstance(values[0], str) or not values[0].startswith(self.place):
+            return
+        if values[0].endswith(".png"):
+            self.at("reading an image")
+        elif isinstance(values[2], int) and values[2] & WRITES and self.reached.parent != Path(values[0]).parent:
+            self.at(f"creating {_name(values[0])}")
 
     def _halves(self) -> None:
         save, append = torch.save, Log.append
@@ -154,22 +186,51 @@ def _name(path: str | Path) -> str:
         return "the folder"
     if OTHER_PARTS.match(name):
         return "the cache"
-    return re.sub(r"shard-\d+", "shard", re.sub(r"^\.(.*)\.\d+\.[0-9a-f]{8}\.part$", r"\1", name))
+    return re.sub(r"shard-\d+", "shard", re.sub(r"^\.(.*)\.\d+\.[0-9a-f]{8,12}\.part$", r"\1", name))
+
+
+def set_clock(ahead: float) -> None:
+    """Let Python's clock, and the times of files that are moved into place from now on, differ from the system's."""
+    now, now_ns, move = time.time, time.time_ns, os.replace
+
+    def move_then(source: Any, target: Any) -> None:
+        move(source, target)
+        os.utime(target, (time.time(), time.time()))
+
+    time.time, time.time_ns = lambda: now() + ahead, lambda: now_ns() + int(ahead * 1e9)
+    os.replace = move_then
+
+
+def set_host(name: str) -> None:
+    about = os.uname()
+    told = os.uname_result((about.sysname, name, *about[2:]))
+    os.uname, socket.gethostname, platform.node = lambda: told, lambda: name, lambda: name
 
 
 def attempt(
-    tokens: list[str], said: str, environment: dict[str, str], fault: Fault | None, reached: str, points: str | None
+    tokens: list[str],
+    place: str,
+    environment: dict[str, str],
+    fault: Fault | None = None,
+    machine: Machine | None = None,
+    *,
+    points: bool = False,
 ) -> None:
-    """Carry out a command. What it says goes to the file `said`, the points it passes to `points`."""
-    with open(said, "wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+    """Carry out a command. What it prints and says goes to files in the folder `place`, so do points it passes."""
+    for number, name in ((1, "printed"), (2, "said")):
+        with open(os.path.join(place, name), "wb") as file:
+            os.dup2(file.fileno(), number)
     os.environ.update(environment)
-    watch = Watch(fault, Path(reached))
+    if machine and machine.host:
+        set_host(machine.host)
+    if machine and machine.ahead:
+        set_clock(machine.ahead)
+    watch = Watch(fault, Path(place, "reached"))
     watch.install()
     sys.argv = ["percentmatch", *tokens]
     try:
         cli.main()
     finally:
         if points:
-            Path(points).write_text("\n".join(watch.order))
+            order = list(watch.order)
+            Path(place, "points").write_text("\n".join(order))

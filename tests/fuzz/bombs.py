@@ -87,6 +87,8 @@ def bombs(folder: Path) -> Iterator[Bomb]:
     yield "profile.png", png(8, 0, 8, (b"iCCP", b"a\0\0" + text)), image
     yield "giant.jpg", giant("JPEG", b"\0M\0M", b"\xff\xff\xff\xff"), image
     yield "large.jpg", giant("JPEG", b"\0M\0M", b"\x27\0\x27\0"), image  # within the limits, but cut short
+    yield "giant.webp", giant("WEBP", b"M\0M\0", b"\xff\x3f\xff\x3f"), image
+    yield "giant.avif", giant("AVIF", b"\0\0\0M\0\0\0M", b"\0\0\x75\x30\0\0\x75\x30"), image
     yield "giant.gif", giant("GIF", b"M\0M\0", b"\xff\xff\xff\xff"), image
     yield "giant.tif", giant("TIFF", b"\1\0\0\0M\0\0\0", b"\1\0\0\0\xff\xff\xff\x7f"), image
     yield "giant.bmp", giant("BMP", b"M\0\0\0M\0\0\0", b"\xff\xff\xff\x7f\xff\xff\xff\x7f"), image

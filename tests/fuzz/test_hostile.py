@@ -4,20 +4,24 @@ import csv
 import io
 import json
 import os
+import socket
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 import yaml
-from worlds import CARD, Bomb, Reader, inside, limited, make_world, picture
+from bombs import archive
+from worlds import CARD, Bomb, Escape, Guard, Reader, inside, limited, make_world, picture
 
 from percentmatch.cli.main import main
 from percentmatch.data import read_labels, read_voc, unlabeled_manifest
 from percentmatch.data.checks.findings import _alike
-from percentmatch.data.pixels.decode import BadImage, decode, size_of
+from percentmatch.data.pixels.decode import BadImage, decode
+from percentmatch.data.pixels.images import size_of
 from percentmatch.data.readers.folder import read_folder
 from percentmatch.data.readers.table import RISKY, read_table
 from percentmatch.errors import UserError, did_you_mean, visible
@@ -51,7 +55,7 @@ def _own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_what_is_no_plain_file_is_refused_and_nobody_waits_for_it(readers: list[Reader], kind: str, base: Path) -> None:
     for reader in readers:
         place = reader.file
-        if reader.name in ("upload form", "VOC part list"):  # no file of their own
+        if reader.name in ("upload form", "VOC part list", "names of images"):  # no file of their own
             continue
         before = place.read_bytes()
         place.unlink()
@@ -71,7 +75,32 @@ def test_what_is_no_plain_file_is_refused_and_nobody_waits_for_it(readers: list[
             place.rmdir() if kind == "folder" else place.unlink()
             place.write_bytes(before)
         absent = kind == "loop" and reader.name.startswith("report, ")  # a file that need not be there
-        assert refused or absent or reader.name in ("VOC list", "VOC XML"), reader.name  # whose folder is listed
+        listed = reader.name in ("VOC list", "VOC XML", "FiftyOne data.json")  # among what a folder holds
+        assert refused or absent or listed, reader.name
+
+
+def test_the_guard_hears_what_no_file_may_cause(tmp_path: Path) -> None:
+    """Each of these is allowed before the guard watches, and raises while it does; inside its folder it may be."""
+    inner = tmp_path / "inner"
+    inner.mkdir()
+    acts: list[Callable[[], object]] = [
+        lambda: (tmp_path / "x").write_text("x"),
+        lambda: os.rename(inner / "x", tmp_path / "y"),
+        lambda: (tmp_path / "folder").mkdir(),
+        lambda: os.symlink("x", tmp_path / "link"),
+        lambda: os.truncate(tmp_path / "x", 0),
+        lambda: subprocess.run(["true"], check=True),
+        lambda: os.system("true"),
+        lambda: socket.create_connection(("127.0.0.1", 9)),
+    ]
+    guard = Guard(inner)
+    with guard.watching():
+        (inner / "x").write_text("x")
+        for act in acts:
+            with pytest.raises(Escape):
+                act()
+    for act in acts[:-1]:
+        act()
 
 
 def test_a_pipe_among_images_is_a_bad_image_and_a_link_to_itself_none(tmp_path: Path) -> None:
@@ -315,6 +344,14 @@ def test_a_pickle_that_acts_is_not_run(readers: list[Reader], tmp_path: Path, mo
         with pytest.raises(UserError, match=r"x\.pt"):
             reader.read(tmp_path / "x.pt")
     assert not (tmp_path / "hacked").exists()
+
+
+def test_an_archive_that_swells_is_refused(readers: list[Reader], tmp_path: Path) -> None:
+    (tmp_path / "x.pt").write_bytes(archive(2))
+    for name in ("checkpoint .pt", "weights .pt"):
+        reader = next(each for each in readers if each.name == name)
+        with pytest.raises(UserError, match=r"x\.pt' .*\(ValueError\)"):
+            reader.read(tmp_path / "x.pt")
 
 
 def test_the_card_of_a_model_holds_no_markup_of_a_class() -> None:

@@ -5,6 +5,7 @@ import io
 import json
 import os
 import resource
+import shutil
 import signal
 import sys
 import tarfile
@@ -18,6 +19,7 @@ from random import Random
 from types import FrameType
 from typing import Any
 
+import attacks
 import torch
 import yaml
 from fastapi import HTTPException
@@ -42,17 +44,18 @@ from percentmatch.data.pixels.decode import BadImage, decode, decode_bytes
 from percentmatch.data.pixels.decode import read as read_image
 from percentmatch.data.readers.rows import Report, refuse
 from percentmatch.data.shards.index import labeled_manifest, open_shards
+from percentmatch.data.shards.write import PLAN, write_shards
 from percentmatch.data.split import Split, read_split
-from percentmatch.errors import UserError
+from percentmatch.errors import UserError, visible
 from percentmatch.files import read_yaml
 from percentmatch.methods import checked_options
 from percentmatch.models import Card, Decisions, build_classifier, classifier_bytes, load_classifier
 from percentmatch.models.weights import read_weights
 from percentmatch.report import write_report
 from percentmatch.runs.checkpoint import load_checkpoint
-from percentmatch.runs.run_folder import RunFolder
-from percentmatch.serve.app import first_file
-from percentmatch.settings.config import Config
+from percentmatch.runs.run_folder import PretrainFolder, RunFolder
+from percentmatch.serve.uploads import files_of
+from percentmatch.settings.config import Config, PretrainSettings
 from percentmatch.use.export import model_card
 from percentmatch.use.grid import read_grid
 
@@ -151,6 +154,8 @@ def make_input(reader: Reader, seed: int, number: int) -> bytes:
     if number < len(reader.seeds):
         return reader.seeds[number]
     rng = Random(f"{seed} {reader.name} {number}")
+    if rng.random() < ATTACKED and (known := ATTACKS.get(reader.mutate)):
+        return rng.choice(known)(rng, rng.choice(reader.seeds))
     return reader.mutate(rng, rng.choice(reader.seeds), reader.seeds)
 
 
@@ -251,6 +256,21 @@ def mutate_checkpoint(rng: Random, data: bytes, others: Any) -> bytes:
         return data
 
 
+ATTACKED = 0.25  # of the inputs are attacks by those who know the format
+ATTACKS: dict[Mutator, tuple[attacks.Attack, ...]] = {
+    mutate_json: attacks.JSONS,
+    mutate_lines: attacks.JSONS,
+    mutate_table: attacks.TABLES,
+    mutate_text: (*attacks.ANY_TEXT, attacks.xml_piece, attacks.table_cells),
+    mutate_yaml: (*attacks.ANY_TEXT, *[attacks.yaml_piece] * 4),
+    mutate_image: attacks.IMAGES,
+    mutate_tar: (attacks.tar_headers,),
+    mutate_safetensors: (attacks.safetensors_header, attacks.safetensors_card),
+    mutate_checkpoint: (attacks.checkpoint_objects, attacks.checkpoint_archive),
+    mutate_bytes: (attacks.form_head, attacks.form_body),
+}
+
+
 def run_files() -> dict[str, bytes]:
     """A finished run, as far as the report reads it without images."""
     scores = {"mAP": 0.5, "AUC": 0.6, "num_images": 10, "mAP_11point": 0.5, "left_out_AP": [], "left_out_AUC": []}
@@ -309,7 +329,7 @@ def make_world(base: Path) -> list[Reader]:
     for form in FORMS:
         seeds = [picture(form), picture(form, 9)]
         readers.append(Reader(f"image {form}", seeds, mutate_image, _decode, world / f"x.{form.lower()}", 0.6))
-    return [*readers, _shards(world), *_model_readers(world), *_run_readers(world, run)]
+    return [*readers, _shards(world), *_model_readers(world), *_run_readers(world, run, photos)]
 
 
 def _decode(file: Path) -> None:
@@ -346,6 +366,13 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
     (xml / "Annotations" / "b.xml").write_bytes(objects)
     (xml / "Annotations" / "c.xml").write_bytes(objects)
 
+    listed = world / "listed"
+    listed.mkdir()
+
+    def paths(file: Path) -> None:
+        (listed / "labels.json").write_bytes(text(one))
+        bound(listed / "labels.json")
+
     def lists(file: Path) -> None:
         inside(voc)(read_voc(voc))
 
@@ -366,6 +393,13 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
         Reader("Label Studio JSON", [text(tasks), text(short)], mutate_json, bound, world / "studio.json"),
         Reader("Label Studio CSV", [studio], mutate_table, bound, world / "studio.csv"),
         Reader("FiftyOne labels.json", [text(one)], mutate_json, bound, world / "labels.json"),
+        Reader(
+            "FiftyOne data.json",
+            [text({"a": "a.png", "b": "/else/where/b.png"})],
+            mutate_json,
+            paths,
+            listed / "data.json",
+        ),
         Reader("FiftyOne samples.json", [text(samples)], mutate_json, bound, world / "samples.json"),
         Reader("VOC list", [b"a  1\nb -1\n", b"a  0\n\nb\t1"], mutate_text, lists, main / "cat_train.txt"),
         Reader(
@@ -432,7 +466,7 @@ def _model_readers(world: Path) -> list[Reader]:
     ]
 
 
-def _run_readers(world: Path, run: Path) -> list[Reader]:
+def _run_readers(world: Path, run: Path, photos: Path) -> list[Reader]:
     files = run_files()
 
     def settings(file: Path) -> None:
@@ -444,12 +478,25 @@ def _run_readers(world: Path, run: Path) -> list[Reader]:
 
     def form(file: Path) -> None:
         head, _, body = file.read_bytes().partition(b"\n")
-        first_file(body, head.decode("latin-1"))
+        files_of(body, head.decode("latin-1"))
 
     def report(file: Path) -> None:
         if file.name == "metrics.json":
             model_card(CARD, RunFolder(run).read_metrics())
         write_report([run], world / "page.html", images=False, say=lambda _: None)
+        assert "<canary" not in (world / "page.html").read_text().lower()
+
+    def pretraining(file: Path) -> None:
+        folder = PretrainFolder(file.parent)
+        folder.read_result() if file.suffix == ".json" else folder.read_settings()
+
+    def plan(file: Path) -> None:
+        write_shards(read_labels(photos / "own.csv"), file.parent, say=lambda _: None)
+        for made in file.parent.glob("*.tar"):
+            made.unlink()
+
+    def names(file: Path) -> None:
+        _folder_of_names(file.read_bytes(), file.with_name("named"))
 
     config = yaml.safe_dump(
         {"lr": 0.001, "method": "percentmatch", "options": {"momentum": 0.9}, "weak_view": {"ops": 2}}
@@ -465,9 +512,41 @@ def _run_readers(world: Path, run: Path) -> list[Reader]:
     ]
     kinds = {"log.jsonl": mutate_lines, "metrics.json": mutate_json, "environment.json": mutate_json}
     kinds |= {"config.yaml": mutate_yaml, "split.json": mutate_json}
+    start = world / "pretraining"
+    start.mkdir()
+    (photos / "own.csv").write_text("image,labels\na.png,cat\nb.png,dog\n")
+    shards = world / "shards"
+    write_shards(read_labels(photos / "own.csv"), shards, say=lambda _: None)
+    for made in shards.glob("*.tar"):
+        made.unlink()
+    made = {"images": 10, "steps": 3, "loss": 0.5, "minutes": 0.1}
+    settings_of = yaml.safe_dump(PretrainSettings(data="scenes").to_dict()).encode()
+    readers += [
+        Reader("pretrain.json", [text(made)], mutate_json, pretraining, start / "pretrain.json"),
+        Reader("pretrain.yaml", [settings_of], mutate_yaml, pretraining, start / "pretrain.yaml"),
+        Reader("plan of shards", [(shards / PLAN).read_bytes()], mutate_json, plan, shards / PLAN, 0.5),
+        Reader("names of images", [b"a.png\0b.jpg\0c/d.png"], mutate_bytes, names, world / "names"),
+    ]
     return readers + [
         Reader(f"report, {name}", [files[name]], kind, report, run / name, 0.3) for name, kind in kinds.items()
     ]
+
+
+def _folder_of_names(content: bytes, folder: Path) -> None:
+    """Read a folder of images with these names, as far as the system allows them."""
+    here = os.fsencode(folder)
+    try:
+        for name in content.split(b"\0")[:50]:
+            place = os.path.normpath(os.path.join(here, name.lstrip(b"/")))
+            with suppress(OSError, ValueError):
+                if place.startswith(here + b"/"):
+                    os.makedirs(os.path.dirname(place), exist_ok=True)
+                    Path(os.fsdecode(place)).touch()
+        found = unlabeled_manifest(folder, CLASSES) if folder.exists() else None
+        for name in found.ids if found else ():
+            assert name in str(visible(name)) or visible(name).isprintable()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
 
 
 def memory() -> float:

@@ -2,24 +2,20 @@
 
 from collections.abc import Generator
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 from hostile import CLASSES
 
-from browser import CHROMIUM, Browser, Page, opened
+from browser import Opened, opened
 from percentmatch.data import Data
 from percentmatch.report import write_report
 
-pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no chromium here")
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
 COLUMN = "[...document.querySelectorAll('#run1-classes tbody')[0].rows].map(row => row.cells[{column}].dataset.v)"
 PRESS = "document.querySelectorAll('#run1-classes table')[0].querySelectorAll('thead button')[{column}].click()"
-
-
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Generator[Browser]:
-    with Browser(tmp_path_factory.mktemp("profile")) as started:
-        yield started
 
 
 @pytest.fixture(scope="module")
@@ -31,7 +27,7 @@ def files(run: Path, supervised: Path, data: Data, tmp_path_factory: pytest.Temp
 
 
 @pytest.fixture
-def page(browser: Browser, files: tuple[Path, Path]) -> Generator[Page]:
+def page(browser: "Browser", files: tuple[Path, Path]) -> Generator[Opened]:
     with opened(browser, files[0]) as shown:
         yield shown
 
@@ -39,7 +35,7 @@ def page(browser: Browser, files: tuple[Path, Path]) -> Generator[Page]:
 @pytest.mark.parametrize("place", [0, 1])
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
 def test_it_opens_without_complaint_or_request_and_fits(
-    browser: Browser, files: tuple[Path, Path], place: int, width: int, dark: bool
+    browser: "Browser", files: tuple[Path, Path], place: int, width: int, dark: bool
 ) -> None:
     with opened(browser, files[place], width=width, dark=dark) as page:
         for each in CLASSES:
@@ -50,11 +46,11 @@ def test_it_opens_without_complaint_or_request_and_fits(
         assert page.ask("[...document.images].every(image => image.complete && image.naturalWidth > 0)")
         background = page.ask("getComputedStyle(document.body).backgroundColor")
         assert (sum(int(part) for part in background[4:-1].split(",")) < 200) == dark
-        assert page.complaints() == []
-        assert page.requests() == [files[place].resolve().as_uri()]
+        assert page.complaints == []
+        assert page.requests == [files[place].resolve().as_uri()]
 
 
-def test_text_can_be_read_on_its_ground(browser: Browser, files: tuple[Path, Path]) -> None:
+def test_text_can_be_read_on_its_ground(browser: "Browser", files: tuple[Path, Path]) -> None:
     """Contrast on the cards: text 4.5 to 1 and more, the colours of curves 3 to 1."""
     script = """(() => {
       const probe = document.body.appendChild(document.createElement("i"));
@@ -74,7 +70,7 @@ def test_text_can_be_read_on_its_ground(browser: Browser, files: tuple[Path, Pat
                 assert ratio >= (3 if name.startswith("--s") and name != "--soft" else 4.5), (name, dark)
 
 
-def test_every_column_sorts_both_ways_and_says_so(page: Page) -> None:
+def test_every_column_sorts_both_ways_and_says_so(page: Opened) -> None:
     columns = page.ask("document.querySelectorAll('#run1-classes table')[0].querySelectorAll('thead th').length")
     assert columns == 9
     for column in range(columns):
@@ -92,22 +88,21 @@ def test_every_column_sorts_both_ways_and_says_so(page: Page) -> None:
                 ".map(each => each.getAttribute('aria-sort'))"
             )
             assert marks == [way if place == column else None for place in range(columns)]
-    assert page.complaints() == []
+    assert page.complaints == []
 
 
-def test_a_missing_value_comes_last_in_both_orders(page: Page) -> None:
+def test_a_missing_value_comes_last_in_both_orders(page: Opened) -> None:
     page.ask("document.querySelectorAll('#run1-classes tbody')[0].rows[1].cells[3].dataset.v = ''")
     for _ in range(2):
         page.ask(PRESS.format(column=3))
         assert page.ask(COLUMN.format(column=3))[-1] == ""
 
 
-def type_into(page: Page, text: str) -> None:
-    page.ask("document.querySelector('.filter').value = ''; document.querySelector('.filter').focus()")
-    page.call("Input.insertText", text=text)
+def type_into(page: Opened, text: str) -> None:
+    page.page.locator(".filter").first.fill(text)
 
 
-def test_the_filter_keeps_the_rows_that_match(page: Page) -> None:
+def test_the_filter_keeps_the_rows_that_match(page: Opened) -> None:
     shown = (
         "[...document.querySelectorAll('#run1-classes tbody')[0].rows].filter(row => !row.hidden)"
         ".map(row => row.cells[0].textContent)"
@@ -119,7 +114,7 @@ def test_the_filter_keeps_the_rows_that_match(page: Page) -> None:
     assert page.ask(shown) == []
 
 
-def test_a_chosen_class_stands_out_everywhere(page: Page) -> None:
+def test_a_chosen_class_stands_out_everywhere(page: Opened) -> None:
     page.ask(
         "document.getElementById('chooser').value = '2'; "
         "document.getElementById('chooser').dispatchEvent(new Event('change'))"
@@ -138,15 +133,14 @@ def test_a_chosen_class_stands_out_everywhere(page: Page) -> None:
     assert page.ask(stroke.format(c=2)) != page.ask(stroke.format(c=1))
 
 
-def test_a_name_in_the_table_and_the_keyboard_choose_too(page: Page) -> None:
+def test_a_name_in_the_table_and_the_keyboard_choose_too(page: Opened) -> None:
     page.ask("document.querySelector('[data-pick=\"3\"]').focus()")
-    page.call("Input.dispatchKeyEvent", type="keyDown", key="Enter", code="Enter", windowsVirtualKeyCode=13, text="\r")
-    page.call("Input.dispatchKeyEvent", type="keyUp", key="Enter", code="Enter", windowsVirtualKeyCode=13)
+    page.page.keyboard.press("Enter")
     assert page.ask("document.getElementById('chooser').value") == "3"
     assert page.ask("getComputedStyle(document.activeElement).outlineStyle") == "solid"
 
 
-def test_the_pointer_reads_a_curve(page: Page) -> None:
+def test_the_pointer_reads_a_curve(page: Opened) -> None:
     """Over the last point of a chosen class the tip names it, with the value that its place stands for."""
     page.ask("pick(0)")
     where = page.ask("""(() => {
@@ -156,14 +150,14 @@ def test_the_pointer_reads_a_curve(page: Page) -> None:
       const box = svg.getBoundingClientRect(), scale = box.width / svg.viewBox.baseVal.width;
       return [box.left + x * scale, box.top + y * scale];
     })()""")
-    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=where[0], y=where[1])
+    page.page.mouse.move(where[0], where[1])
     tip = page.ask("document.getElementById('tip').hidden ? null : document.getElementById('tip').textContent")
     assert tip.startswith("disc: step 6, gap 0.")
-    page.call("Input.dispatchMouseEvent", type="mouseMoved", x=2, y=2)
+    page.page.mouse.move(2, 2)
     assert page.ask("document.getElementById('tip').hidden")
 
 
-def test_a_link_opens_its_run_and_print_opens_all(browser: Browser, files: tuple[Path, Path]) -> None:
+def test_a_link_opens_its_run_and_print_opens_all(browser: "Browser", files: tuple[Path, Path]) -> None:
     with opened(browser, files[1]) as page:
         assert not page.ask("document.getElementById('run2').open")
         page.ask("document.querySelector('nav a[href=\"#run2\"]').click()")

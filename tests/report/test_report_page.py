@@ -141,6 +141,7 @@ def test_one_run_has_every_section_and_the_numbers_of_its_metrics(tree: Tree, ru
         "Pseudo-labels",
         "Training",
         "Calibration",
+        "Decisions",
         "Images",
     ]
     metrics = json.loads((run / "metrics.json").read_text())
@@ -172,12 +173,10 @@ def test_the_intervals_are_those_of_the_run_that_evaluate_scores(tree: Tree, run
 def test_the_gallery_shows_what_it_says(tree: Tree, data: Data, run: Path) -> None:
     found = payload(tree)
     gallery = found["galleries"]["run1"]
-    assert gallery["part"] == "validation"
-    rows = zip(data.pool.ids, data.pool.labels.targets.dense(), strict=True)
+    assert gallery["part"] == "test"  # of which there are more than validation images
+    rows = zip(data.test.ids, data.test.labels.targets.dense(), strict=True)
     truth = {name: set(row.nonzero().flatten().tolist()) for name, row in rows}
-    validation = set(json.loads((run / "split.json").read_text())["validation"])
     for image in gallery["images"]:
-        assert image["name"] in validation
         assert set(image["true"]) == truth[image["name"]]
         assert found["pictures"][image["picture"]].startswith("data:image/webp;base64,")
     for c, groups in gallery["classes"].items():
@@ -449,3 +448,30 @@ def test_what_is_said_of_thresholds_and_scores_is_true_of_the_run(run: Path, dat
         assert ("below the dashed line negative" in text) == (folder == run)
         assert ("asymmetric loss makes scores too high" in text) == (folder == run)
         assert ("every pair is learnt" in text) == (folder == soft)
+
+
+def test_settings_that_were_given_stand_apart_from_those_that_were_chosen(run: Path, tmp_path: Path) -> None:
+    """Of a run from Python all that differs was given; then the file says so of two settings only."""
+
+    def listed(folder: Path) -> dict[str, list[str]]:
+        write_report([folder], tmp_path / "page.html", images=False)
+        text = (tmp_path / "page.html").read_text()
+        found = re.findall(r"<summary>(Settings that were [^(]*) \((\d+)\)</summary>(.*?)</details>", text, re.DOTALL)
+        lists = {title: re.findall(r"<code>(.*?)</code>", body) for title, _, body in found}
+        assert [len(names) for names in lists.values()] == [int(count) for _, count, _ in found]
+        return lists
+
+    given, chosen = "Settings that were given", "Settings that were chosen for data and machine"
+    first, folder = listed(run), tmp_path / "copy"
+    shutil.copytree(run, folder)
+    values = yaml.safe_load((folder / "config.yaml").read_text())
+    assert {"lr", "backbone"} <= {*first[given]}
+    assert not {*first[chosen]} & {*first[given]}
+    rest = {name: value for name, value in values["given"].items() if name not in ("lr", "backbone")}
+    values = {"given": {name: values["given"][name] for name in ("lr", "backbone")}, "chosen": values["chosen"] | rest}
+    (folder / "config.yaml").write_text(yaml.safe_dump(values))
+    second = listed(folder)
+    assert sorted(second[given]) == ["backbone", "lr"]
+    assert {*second[chosen]} == {*first[given], *first[chosen]} - {"backbone", "lr"}
+    (folder / "config.yaml").write_text(yaml.safe_dump({**values["chosen"], **values["given"]}))  # an older version's
+    assert {*listed(folder)[given]} == {*first[given], *first[chosen]}

@@ -2,6 +2,7 @@
 
 import json
 import math
+import multiprocessing
 import os
 import re
 import shutil
@@ -53,8 +54,8 @@ def test_the_grids_for_voc_plan_their_runs(name: str, runs: int, tmp_path: Path)
     plan = benchmark.read_grid(file, {"root": str(tmp_path)})
     assert len(plan) == runs
     assert all((p.config.validation, p.config.image_size) == (0, 224) for p in plan)
-    warm_starts = {"same_data": 3, "same_data_long": 3, "ceiling": 1}.get(name, 0)
-    assert len({p.warm.name for p in plan if p.warm}) == warm_starts
+    pretrainings = {"same_data": 3, "same_data_long": 3, "ceiling": 1}.get(name, 0)
+    assert len({p.start.name for p in plan if p.start}) == pretrainings
     assert not any(p.config.official_validation for p in plan)
 
 
@@ -75,7 +76,25 @@ def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, tmp_
     plan = benchmark.read_grid(Path(__file__).parents[2] / f"benchmarks/voc2007_{name}.yaml", {"root": str(tmp_path)})
     assert len(plan) > 1
     assert all(p.config.official_validation for p in plan)
-    assert all(p.warm.settings.official_validation for p in plan if p.warm)  # nor does it see that half
+    assert all(p.start.settings.official_validation for p in plan if p.start)  # nor does it see that half
+
+
+def test_the_grids_of_the_fields_protocol_plan_their_runs() -> None:
+    """5 and 10% with three splits of nine methods; 15 and 20% with the first split of three."""
+    folder = Path(__file__).parents[2] / "benchmarks"
+    main, more = (
+        benchmark.read_grid(folder / f"voc2012_{name}.yaml", {"root": "x"}) for name in ("field", "field_more")
+    )
+    assert (len(main), len(more)) == (9 * 2 * 3, 3 * 2)
+    assert {p.config.method for p in main} >= {"probe", "cap", "mat", "dicap", "fixmatch", "percentmatch", "priormatch"}
+    assert [p.config.options for p in main if p.config.method == "supervised"][:2] == [{}, {"loss": "bce"}]
+    assert {(p.config.labeled, p.config.split_seed) for p in main} == {(n, s) for n in (0.05, 0.1) for s in (1, 2, 3)}
+    assert {(p.config.labeled, p.config.split_seed) for p in more} == {(0.15, 1), (0.2, 1)}
+    for config in (p.config for p in main + more):
+        assert (config.backbone, config.image_size, config.frame) == ("resnet50_v1", 224, "squash")
+        assert (config.year, config.split_kind, config.official_validation) == (2012, "field", True)
+        assert config.weights.endswith(".safetensors")  # a run from random weights would say nothing
+        assert config.total_steps % config.eval_every == 0 or config.method == "probe"  # the last epoch is scored
 
 
 def test_the_grid_of_the_docs(tmp_path: Path) -> None:
@@ -204,6 +223,7 @@ BAD = {
     "preset in a list": ("preset: [demo]", [], r"unknown preset '\['demo'\]'"),
     "out of range": ("grid: {lr: [-1]}", [], "run 'a-lr=-1-seed0': lr must"),
     "unknown option": ("grid: {options: [{momentm: 1}]}", [], "run 'a-.*seed0': unknown option 'momentm'"),
+    "option without a name": ("grid: {options: [{&momentum : 1}]}", [], "run 'a-.*seed0': unknown option 'None'"),
 }
 
 
@@ -282,4 +302,44 @@ def test_runs_that_another_process_finished_meanwhile_are_in_the_results(tmp_pat
 
     monkeypatch.setattr(benchmark, "train", meanwhile)
     found = benchmark.run_grid(plan, tmp_path / "out", only=["*-seed1"])
+    assert [run["seed"] for run in found["runs"]] == [0, 1]
+
+
+def test_two_processes_in_one_folder_leave_the_results_of_both(tmp_path: Path, monkeypatch) -> None:
+    """The second finishes its run while the first, which has collected what is finished, writes for the last time."""
+    file = tmp_path / "grid.yaml"
+    file.write_text(f"{SETTINGS}runs: {{a: {{method: supervised}}}}\nseeds: [0, 1]\n")
+    plan, fork = benchmark.read_grid(file), multiprocessing.get_context("fork")
+    benchmark.run_grid(plan, tmp_path / "whole")
+    writes, trained, writing, written, write = [], fork.Event(), fork.Event(), fork.Event(), benchmark.write_json
+
+    def copied(config: Config, folder: Path, **options: object) -> None:
+        if config.seed == 1:
+            assert writing.wait(60)
+        copy = tmp_path / f"{folder.name}-copy"
+        folder.parent.mkdir(exist_ok=True)
+        shutil.copytree(tmp_path / "whole" / folder.name, copy).rename(folder)  # at once, as metrics.json comes last
+        if config.seed == 1:
+            trained.set()
+
+    def slow(path: Path, found: dict) -> None:
+        writes.append(path)
+        if [run["seed"] for run in found["runs"]] == [0] and len(writes) == 2:  # after the run, and at the end
+            writing.set()
+            assert trained.wait(60)
+            written.wait(1)  # the other's last write, if it does not wait for this one
+        write(path, found)
+        if len(writes) == 2:
+            written.set()
+
+    monkeypatch.setattr(benchmark, "train", copied)
+    monkeypatch.setattr(benchmark, "write_json", slow)
+    both = [
+        fork.Process(target=benchmark.run_grid, args=(plan, tmp_path / "out"), kwargs={"only": [f"*{n}"]})
+        for n in (0, 1)
+    ]
+    for process in both:
+        process.start()
+    assert [process.join(100) or process.exitcode for process in both] == [0, 0]
+    found = json.loads((tmp_path / "out" / "results.json").read_text())
     assert [run["seed"] for run in found["runs"]] == [0, 1]

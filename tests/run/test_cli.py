@@ -163,6 +163,21 @@ BAD = {
     "no such run": (["evaluate", "OUT"], "holds no run"),
     "unknown command": (["trian"], "train"),
 }
+MISTAKES = {
+    "train --labels labels.csv": "train needs --out; percentmatch train --help says what it is",
+    "predict": "predict needs MODEL; percentmatch predict --help says what it is",
+    "data split": "data split needs --out; percentmatch data split --help says what it is",
+    "train --out": "train: --out needs a value after it; percentmatch train --help says which",
+    "train --lr --out OUT": "train: --lr needs a value after it",
+    "train --out OUT stray": "train does not know what 'stray' is for; put its option before it",
+    "train --out OUT --epochs 5": "train has no option --epochs; give --total-steps: training is counted in steps",
+    "pretrain --out OUT --epochs=5": "pretrain has no option --epochs; give --total-steps: training is",
+    "train --out OUT --learning-rate 1": "train has no option --learning-rate; give --lr",
+    "train --out OUT --steps 60": "train has no option --steps; give --total-steps",
+    "train --out OUT --lrr 1": "train has no option --lrr; did you mean --lr?",
+    "serve OUT --xyzzy": "serve has no option --xyzzy; percentmatch serve --help lists them",
+    "data chek": "check",
+}
 
 
 @pytest.mark.parametrize("case", BAD)
@@ -175,6 +190,22 @@ def test_bad_input_is_one_sentence_and_exit_code_2(case: str, tmp_path: Path, mo
     assert errors.startswith("percentmatch: ")
     assert len(errors.strip().splitlines()) == 1
     assert not out.exists()
+
+
+def test_a_mistyped_command_is_one_sentence_and_imports_no_torch(tmp_path: Path) -> None:
+    code = f"""import sys; from percentmatch.cli.main import main
+for line in {[*MISTAKES]}:
+    sys.argv = ["percentmatch", *line.split()]
+    try:
+        main()
+    except SystemExit as exit_:
+        print(exit_.code, "torch" in sys.modules)"""
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, timeout=60)
+    assert done.stdout == "2 False\n" * len(MISTAKES)
+    for said, expected in zip(done.stderr.splitlines(), MISTAKES.values(), strict=True):
+        assert said.startswith("percentmatch: ")
+        assert expected in said
+    assert not list(tmp_path.iterdir())
 
 
 @pytest.mark.parametrize(
@@ -255,7 +286,7 @@ def test_a_full_disk_is_one_sentence_and_exit_code_2(tmp_path: Path, monkeypatch
     assert code == 2
     assert "No space left on device" in errors
     assert len(errors.strip().splitlines()) == 1
-    assert not list((tmp_path / "run").iterdir())
+    assert not (tmp_path / "run").exists()
     monkeypatch.undo()
     assert run(monkeypatch, capsys, "train", "--out", str(tmp_path / "run"), *FAST)[0] == 0
 

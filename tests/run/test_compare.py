@@ -180,6 +180,35 @@ def test_one_run_is_compared_with_the_baseline_it_gets(own: Path, capsys: pytest
     assert baseline.checkpoints.last.stat().st_mtime_ns == before
 
 
+def test_several_seeds_have_a_mean_and_a_spread(own: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """The run and its baseline with seeds 0 to 2, all on one split; what is there is not trained again."""
+    file = own.parent / "found.json"
+    run("compare", own, "--seeds", 3, "--json", file)
+    folders = [[own.parent / f"mine{kind}{end}" for end in ("", "-seed1", "-seed2")] for kind in ("", "-supervised")]
+    configs = [[RunFolder(each).read_config() for each in row] for row in folders]
+    assert [[each.seed for each in row] for row in configs] == [[0, 1, 2]] * 2
+    assert {(each.method, str(each.options)) for each in configs[0]} == {(TINY.method, str(TINY.options))}
+    assert len({RunFolder(each).read_split().digest for row in folders for each in row}) == 1
+    scores = [[json.loads((f / "metrics.json").read_text())["test"]["ema"]["mAP"] for f in row] for row in folders]
+    assert len(set(scores[0])) == len(set(scores[1])) == 3
+    found = json.loads(file.read_text())["seeds"]
+    assert (found["seeds"], found["baseline"]) == ([0, 1, 2], "supervised")
+    assert found["methods"]["supervised"] == {"mAP": scores[1], "gains": None}
+    gained = np.subtract(*scores)
+    assert found["methods"][TINY.method] == {"mAP": scores[0], "gains": pytest.approx(list(gained))}
+    printed, said = capsys.readouterr()
+    assert said.count("training the supervised baseline in") == 3
+    assert f"{100 * np.mean(scores[0]):.1f} ± {100 * np.std(scores[0], ddof=1):.1f}" in printed
+    assert f"{100 * gained.mean():+.1f} ± {100 * gained.std(ddof=1):.1f}" in printed
+    run("compare", own, "--seeds", 3)
+    again, said = capsys.readouterr()
+    assert again == printed
+    assert "training" not in said
+    for more in (["--seeds", 0], [own, "--seeds", 3]):
+        with pytest.raises(UserError, match=r"--seeds \d: give 1 or more, and only where no second run is named"):
+            run("compare", own, *more)
+
+
 def test_a_run_named_by_dots_has_its_baseline_beside_it(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (own / "inside").mkdir()
     monkeypatch.chdir(own / "inside")
@@ -250,21 +279,51 @@ def test_a_run_is_compared_from_another_folder_and_without_its_unlabeled_images(
     brief = replace(TINY, data="files", scenes_pool=4000, scenes_test=1000, total_steps=2, labeled=0, validation=8)
     brief = replace(brief, labels="labels.csv", images="photos", unlabeled="more")
     train(brief, tmp_path / "first")
-    warm = {key: value for key, value in load_file("first/model.safetensors").items() if key.startswith("backbone")}
-    save_file(warm, "warm.safetensors")
+    start = {key: value for key, value in load_file("first/model.safetensors").items() if key.startswith("backbone")}
+    save_file(start, "start.safetensors")
     shutil.copy("first/split.json", "split.json")
-    train(replace(brief, weights="warm.safetensors", split_file="split.json"), tmp_path / "run")
-    train(replace(brief, weights="warm.safetensors", split_file="split.json"), tmp_path / "run", resume=True)
+    train(replace(brief, weights="start.safetensors", split_file="split.json"), tmp_path / "run")
+    train(replace(brief, weights="start.safetensors", split_file="split.json"), tmp_path / "run", resume=True)
     (tmp_path / "elsewhere").mkdir()
     monkeypatch.chdir(tmp_path / "elsewhere")
     run("train", "--out", "../run", "--resume")
-    Path("warm.safetensors").write_bytes(b"no weights")
+    Path("start.safetensors").write_bytes(b"no weights")
     (tmp_path / "more").rename(tmp_path / "gone")
     run("compare", "../run")
     baseline = RunFolder(tmp_path / "run-supervised")
-    assert baseline.read_config().weights == str(tmp_path / "warm.safetensors")
+    assert baseline.read_config().weights == str(tmp_path / "start.safetensors")
     assert baseline.read_split().unlabeled == ()
     assert len(RunFolder(tmp_path / "run").read_split().unlabeled) == 6
+
+
+def test_from_learnt_weights_the_better_of_two_baselines_is_compared(
+    own: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    weights = tmp_path / "start.safetensors"
+    save_file({key: each for key, each in load_file(own / "model.safetensors").items() if "backbone" in key}, weights)
+    train(replace(TINY, weights=str(weights), total_steps=1), tmp_path / "run")
+    folders = [RunFolder(tmp_path / f"run-{name}") for name in ("supervised", "probe")]
+    found = compare(tmp_path / "run")
+    means = [folder.read_metrics()["test"]["ema"]["mAP"] for folder in folders]
+    assert means[0] != means[1]
+    assert found["baselines"] == [
+        {"path": str(each.path), "mAP": mean} for each, mean in zip(folders, means, strict=True)
+    ]
+    assert (folders[1].read_config().method, folders[1].read_split().labeled) == (
+        "probe",
+        folders[0].read_split().labeled,
+    )
+    for better, mean in ((0, 1.0), (1, 0.0)):  # whichever it is
+        metrics = folders[0].read_metrics()
+        metrics["test"]["ema"]["mAP"] = mean
+        folders[0].metrics.write_text(json.dumps(metrics))
+        capsys.readouterr()
+        run("compare", tmp_path / "run", "--json", tmp_path / "found.json")
+        found = json.loads((tmp_path / "found.json").read_text())
+        assert found["runs"][1]["path"] == str(folders[better].path)
+        said, noise = capsys.readouterr()
+        assert f"B is the baseline with the larger mAP: {folders[0].path} {100 * mean:.1f}" in said
+        assert "training" not in noise
 
 
 def test_the_baseline_has_the_steps_of_one_student(tmp_path: Path) -> None:

@@ -496,11 +496,12 @@ def test_the_grid_for_table_2_plans_the_paper_s_runs(coco: Path, capsys: pytest.
 
     file = Path(__file__).parents[2] / "benchmarks" / "coco2014_table2.yaml"
     plan = read_grid(file, {"root": str(coco)})
-    assert len(plan) == 2 * 2 * 3 * 3
-    assert len({planned.name for planned in plan}) == len(plan)
-    assert {(p.config.labeled, p.config.image_size, p.config.total_steps) for p in plan} == {
-        (labeled, size, 32000) for labeled in (1640, 4100, 8200) for size in (224, 448)
+    assert {(p.config.method, p.config.labeled, p.config.image_size, p.config.total_steps) for p in plan} == {
+        (method, labeled, 192, 32000)
+        for method in ("percentmatch", "fixmatch", "supervised")
+        for labeled in (1640, 8200)
     }
+    assert len({planned.name for planned in plan}) == len(plan) == 6
     small = coco / "grid.yaml"
     small.write_text(
         "preset: coco2014-paper\n"

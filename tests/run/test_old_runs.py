@@ -30,7 +30,8 @@ from percentmatch.training import loop
 from percentmatch.training.start import train
 from percentmatch.use.compare import compare
 from percentmatch.use.evaluate import score_run
-from percentmatch.use.grid import read_grid, summary
+from percentmatch.use.grid import read_grid
+from percentmatch.use.grid_results import summary
 
 OLD = Path(__file__).parent / "old_runs"
 SOFT = {

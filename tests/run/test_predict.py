@@ -21,7 +21,7 @@ from saved_model import CARD, CLASSES, DECISIONS, save_model, save_photos
 import percentmatch
 from percentmatch import Predictor
 from percentmatch.cli import main as cli
-from percentmatch.data import load_images, read_table, unlabeled_manifest
+from percentmatch.data import load_images, read_labels, read_table, unlabeled_manifest
 from percentmatch.errors import UserError
 from percentmatch.models import classifier_bytes, load_classifier
 from percentmatch.scoring.predictions import logits
@@ -104,6 +104,36 @@ def test_json_lines_say_the_same_and_how_sure(base: Path, tmp_path: Path, capsys
     capsys.readouterr()
     assert run("predict", base / "run", base / "photos" / "000.png", "--format", "jsonl") == 0
     assert json.loads(capsys.readouterr().out)["labels"] == lines[0]["labels"]
+
+
+def test_labeling_programs_get_the_same_predictions(base: Path, tmp_path: Path, monkeypatch, capsys) -> None:
+    """Written in chunks of 3; what is written for FiftyOne is read as labels again. Predictions may be replaced."""
+    monkeypatch.setattr("percentmatch.use.predict.CHUNK", 3)
+    assert run("predict", base / "run", base / "photos", "--out", tmp_path / "p.jsonl") == 0
+    lines = [json.loads(line) for line in (tmp_path / "p.jsonl").read_text().splitlines()]
+    for form in ("fiftyone", "label-studio"):
+        out = ("--out", tmp_path / f"{form}.json", "--format", form)
+        assert [run("predict", base / "run", base / "photos", *out) for _ in range(2)] == [0, 0]
+    samples = json.loads((tmp_path / "fiftyone.json").read_text())["samples"]
+    tasks = json.loads((tmp_path / "label-studio.json").read_text())
+    for line, sample, task in zip(lines, samples, tasks, strict=True):
+        assert sample["filepath"] == line["image"]
+        found = {each["label"]: each["confidence"] for each in sample["predictions"]["classifications"]}
+        assert found == {name: line["probability"][name] for name in line["labels"]}
+        (answer,) = task["predictions"]
+        assert answer["result"][0]["value"] == {"choices": line["labels"]}
+        assert answer["score"] == pytest.approx(min(max(p, 1 - p) for p in line["probability"].values()), abs=2e-6)
+        assert task["data"]["image"] == f"/data/local-files/?d={line['image'][1:]}"
+    manifest = read_labels(tmp_path / "fiftyone.json", base / "photos")
+    targets = manifest.labels.targets.dense().tolist()
+    shown = [{name for name, one in zip(manifest.class_names, row, strict=True) if one} for row in targets]
+    assert shown == [set(line["labels"]) for line in lines]
+    with pytest.raises(UserError, match=r"name a file that ends in .* --format csv, jsonl, fiftyone, label-studio$"):
+        run("predict", base / "run", base / "photos", "--out", tmp_path / "p.json")
+    own = tmp_path / "samples.json"
+    own.write_text('{"samples": []}')
+    with pytest.raises(UserError, match="holds no predictions of this model"):
+        run("predict", base / "run", base / "photos", "--out", own, "--format", "fiftyone")
 
 
 def test_every_file_is_opened_once(base: Path, tmp_path: Path) -> None:
@@ -336,6 +366,22 @@ def test_a_card_that_does_not_fit_is_refused_and_an_old_one_read(base: Path, tmp
     old.write_bytes(old.read_bytes().replace(b', \\"decisions\\": null', b" " * len(b', \\"decisions\\": null')))
     assert b"decisions" not in old.read_bytes()
     assert Predictor(old).card.decisions is None
+
+
+def test_lines_of_somebody_else_are_not_replaced(base: Path, tmp_path: Path) -> None:
+    mine = tmp_path / "mine.jsonl"
+    for text in (
+        '{"image": "a.jpg", "caption": "my work"}\n',
+        '{"image": "a.jpg", "decision": {"cat": 1}}\n',
+        '{"image": ',
+    ):
+        mine.write_text(text)
+        with pytest.raises(UserError, match="holds no predictions of this model"):
+            run("predict", base / "run", base / "photos", "--out", mine)
+        assert mine.read_text() == text
+    mine.unlink()
+    for _ in range(2):
+        run("predict", base / "run", base / "photos", "--out", mine)
 
 
 def test_nothing_but_predictions_is_replaced(base: Path, tmp_path: Path) -> None:

@@ -32,6 +32,7 @@ CONFIGS = {  # three rounds of 4 steps
     "curriculum_labeling": replace(BASE, method="curriculum_labeling", options={"share_step": 0.5}),
     "cap": replace(BASE, method="cap", options={"refresh_steps": 4, "warmup_steps": 0}),
 }
+FITTED = {name: replace(CONFIGS["cap"], method=name) for name in ("mat", "dicap")}  # on the labeled images, as often
 
 
 @pytest.fixture(scope="module")
@@ -108,7 +109,7 @@ def kill_in(step: int, monkeypatch: pytest.MonkeyPatch) -> None:
         (9, 10, 9),  # the first step of the third round is saved
     ],
 )
-@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("name", [*CONFIGS, *FITTED])
 def test_a_killed_run_resumes_to_the_same_end(
     name: str,
     save_every: int,
@@ -118,21 +119,23 @@ def test_a_killed_run_resumes_to_the_same_end(
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    config = replace(CONFIGS[name], save_every=save_every)
+    whole = {**CONFIGS, **FITTED}[name]
+    config = replace(whole, save_every=save_every)
     kill_in(dies, monkeypatch)
     with pytest.raises(Killed):
         train(config, tmp_path / "run")
     monkeypatch.undo()
     assert (checkpoint(tmp_path / "run")["step"] if (tmp_path / "run/last.pt").exists() else None) == saved
     train(config, tmp_path / "run", resume=True)
-    assert_same_run(tmp_path / "run", undisturbed(CONFIGS[name]))
+    assert_same_run(tmp_path / "run", undisturbed(whole))
 
 
 def test_the_log_tells_rounds_and_what_they_selected(undisturbed: Callable[[Config], Path]) -> None:
-    for name, config in CONFIGS.items():
+    for name, config in {**CONFIGS, **FITTED}.items():
         log = rows(undisturbed(config))
         found = [(row["step"], row["restarted"]) for row in log if row["kind"] == "refresh"]
-        assert found == [(5, name != "cap"), (9, name != "cap")]
+        restarted = name in ("ups", "curriculum_labeling")
+        assert found == [(5, restarted), (9, restarted)]
         losses = [row["unlabeled"] for row in log if row["kind"] == "train"]
         assert losses[:4] == [0.0] * 4
         assert all(loss > 0 for loss in losses[4:])
@@ -232,7 +235,7 @@ def test_scores_of_the_pool_come_in_the_order_of_the_index(tmp_path: Path, monke
         assert found.shape == (50, 10)
         assert model.training == (who == "student")
         with run_module.evaluating(model), torch.no_grad():
-            alone = torch.cat([model(image).sigmoid() for image in run.loader.unlabeled_images(1)])
+            alone = torch.cat([model(image).sigmoid() for image in run.loader.plain_images(run.loader.unlabeled, 1)])
         torch.testing.assert_close(found, alone)
     assert not torch.equal(RunPool(run).probabilities("student")[0], RunPool(run).probabilities("teacher")[0])
     assert all(torch.equal(value, state[key]) for key, value in run.model.state_dict().items())
@@ -250,7 +253,7 @@ def test_passes_with_dropout_have_a_mean_and_a_deviation(tmp_path: Path, in_back
     assert len(calls) == reads
     torch.manual_seed(5)
     with run_module.dropout_on(run.ema.model), torch.no_grad():
-        images = next(run.loader.unlabeled_images(50))
+        images = next(run.loader.plain_images(run.loader.unlabeled, 50))
         passes = torch.stack([run.ema.model(images).sigmoid() for _ in range(3)]).double()
     torch.testing.assert_close(mean.double(), passes.mean(0))
     torch.testing.assert_close(deviation.double(), (passes - passes.mean(0)).square().mean(0).sqrt(), atol=1e-6, rtol=0)

@@ -178,8 +178,8 @@ def test_a_table_that_fails_leaves_no_folder(base: Path, tmp_path: Path, monkeyp
     """Also when the disk fills up after the first rows were written; a folder that was there stays."""
     monkeypatch.setattr(predict, "CHUNK", 1)
     (tmp_path / "old").mkdir()
-    whole = predict._csv_lines
-    monkeypatch.setattr(predict, "_csv_lines", full_at_second)
+    whole = predict.WRITERS["csv"]
+    monkeypatch.setitem(predict.WRITERS, "csv", full_at_second)
     for name in ("none.png", "01.png"):
         folder = tmp_path if name == "none.png" else base / "photos"
         sources = [str(base / "photos" / "00.png"), str(folder / name)]
@@ -188,7 +188,7 @@ def test_a_table_that_fails_leaves_no_folder(base: Path, tmp_path: Path, monkeyp
                 cli.run(["predict", str(base / "run"), *sources, "--out", str(out)])
             assert not (tmp_path / "new").exists()
             assert not list((tmp_path / "old").iterdir())
-    monkeypatch.setattr(predict, "_csv_lines", whole)
+    monkeypatch.setitem(predict.WRITERS, "csv", whole)
     cli.run(["predict", str(base / "run"), sources[0], "--out", str(tmp_path / "new" / "deep" / "x.csv")])
     assert (tmp_path / "new" / "deep" / "x.csv").exists()
 

@@ -131,6 +131,15 @@ def test_other_methods_train_on_a_stream(files: Path, tmp_path: Path, method: st
     assert train(replace(config, total_steps=2), tmp_path / "run")["step"] == 2
 
 
+@pytest.mark.parametrize("method", ["mat", "dicap"])
+def test_methods_fitted_on_the_labeled_images_must_be_told_how_often(files: Path, tmp_path: Path, method: str) -> None:
+    with pytest.raises(UserError, match="refresh_steps must be given for a stream"):
+        train(streamed(files, method=method, options={}), tmp_path / "run")
+    config = streamed(files, method=method, options={"refresh_steps": 1, "warmup_steps": 0})
+    train(replace(config, total_steps=2, log_every=1), tmp_path / "run")
+    assert [row["unlabeled"] > 0 for row in rows(tmp_path / "run") if row["kind"] == "train"] == [False, True]
+
+
 def test_unlabeled_images_of_the_labels_give_way_to_the_stream(files: Path, capsys: pytest.CaptureFixture) -> None:
     config = replace(streamed(files), labeled=20)
     data = load_data(config)
@@ -163,7 +172,7 @@ def test_a_finished_run_needs_its_shards_no_more(files: Path, whole: Path, tmp_p
         suggest(whole, 5, tmp_path / "next.csv")
 
 
-def test_a_warm_start_learns_from_a_stream_and_resumes_exactly(
+def test_a_pretraining_learns_from_a_stream_and_resumes_exactly(
     files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     small = {"backbone": "test_resnet", "image_size": 16, "batch": 8, "total_steps": 6, "save_every": 2, "log_every": 2}
@@ -176,10 +185,10 @@ def test_a_warm_start_learns_from_a_stream_and_resumes_exactly(
     assert pretrain(settings, tmp_path / "whole")["images"] == 70
     assert starts == [0, 8, 16, 24, 32, 40]
 
-    def frail(warm: Pretraining, step: int) -> None:
+    def frail(pretrained: Pretraining, step: int) -> None:
         if step == 5:
             raise ConnectionError
-        REAL_STEP(warm, step)
+        REAL_STEP(pretrained, step)
 
     monkeypatch.setattr(train_module, "train_step", frail)
     with pytest.raises(ConnectionError):

@@ -140,11 +140,12 @@ def labels_file(style: str, photos: list[tuple[str, list[int]]]) -> str:
             f"{name};{'|'.join(c for c, y in zip(CLASSES, yes, strict=True) if y)};train;me" for name, yes in photos
         ]
         return "\n".join(["File;Tags;part;by", *rows, ""])
-    rows = [",".join([str(n), name, *map(str, yes)]) for n, (name, yes) in enumerate(photos)]
+    words = {0: "", 1: "x"} if style == "marks" else {0: "0", 1: "1"}
+    rows = [",".join([str(n), name, *map(words.__getitem__, yes)]) for n, (name, yes) in enumerate(photos)]
     return "\n".join([f",image,{','.join(CLASSES)}", *rows, ""])
 
 
-@pytest.mark.parametrize("style", ["column", "columns", "folder"])
+@pytest.mark.parametrize("style", ["column", "columns", "marks", "folder"])
 def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, photos, tmp_path: Path, capsys) -> None:
     own = tmp_path / "labels" / "labels.csv"
     own.parent.mkdir()
@@ -156,11 +157,12 @@ def test_the_list_has_the_users_columns_and_its_rows_can_be_added(style: str, ph
     run("suggest", "run", "--number", 6, "--out", "to_label.csv")
     lines = Path("to_label.csv").read_text().splitlines()
     assert lines[0] == own.read_text().splitlines()[0]
-    names = [line.replace(";", ",").split(",")[1 if style == "columns" else 0] for line in lines[1:]]
+    names = [line.replace(";", ",").split(",")[0 if style == "column" else 1] for line in lines[1:]]
     assert all(Path("photos", name).is_file() for name in names)
     assert {Path(name).parent for name in names} == {Path("../more")}
-    assert lines[1] == (f"{names[0]};?;;" if style == "column" else f",{names[0]},,,")
-    empty, full = (";?;", ";disc|square;") if style == "column" else (",,,", ",1,0,1")
+    empties = {"column": (";?;", ";disc|square;"), "columns": (",,,", ",1,0,1"), "marks": (",?,?,?", ",x,,x")}
+    empty, full = empties[style]
+    assert lines[1] == (f"{names[0]};?;;" if style == "column" else f",{names[0]}{empty}")
     filled = [line.replace(empty, full) for line in lines[1:4]]
     own.write_text(own.read_text() + "\n".join([*filled, *lines[4:], ""]))  # half of it
     manifest = read_table(own, Path("photos"))

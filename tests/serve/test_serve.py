@@ -4,12 +4,11 @@ import asyncio
 import io
 import os
 import re
-import struct
 import sys
 import tempfile
 import threading
-import zlib
-from collections.abc import Generator
+import time
+from collections.abc import AsyncGenerator, Generator
 from importlib.resources import files
 from pathlib import Path
 from typing import Any
@@ -18,13 +17,17 @@ import httpx
 import numpy as np
 import pytest
 import torch
-from fastapi import FastAPI
+from fastapi import FastAPI, HTTPException
 from fastapi.testclient import TestClient
 from PIL import Image
 from served import CLASSES, DECISIONS, card, encoded, save_model
 
+from image_bombs import giant_png, large_png, many_strips, scan_bomb
+from percentmatch.data.pixels.decode import BadImage
 from percentmatch.serve import app as serving
-from percentmatch.serve.app import HEADERS, PAGES, build_app, first_file
+from percentmatch.serve import decoding, uploads
+from percentmatch.serve.app import ERRORS, HEADERS, PAGES, build_app
+from percentmatch.serve.uploads import files_of
 from percentmatch.use.predict import Predictor
 
 
@@ -67,10 +70,36 @@ def test_a_form_is_answered_as_the_file_in_it(client: TestClient) -> None:
     assert form.json() == client.post("/predict", content=content).json()
 
 
+def test_several_files_of_a_form_are_all_answered_in_their_order(client: TestClient) -> None:
+    sent = [("a.png", encoded("PNG")), ("ü ä.txt", b"no image"), ("empty.png", b""), ("a.png", encoded("JPEG", 1))]
+    answer = client.post("/predict", data={"note": "x"}, files=[("file", each) for each in sent])
+    assert answer.status_code == 200
+    said = answer.json()
+    assert said.keys() == {"images", "model"}
+    for n in (0, 3):
+        alone = client.post("/predict", content=sent[n][1]).json()
+        assert {"file": "a.png", **alone} == {**said["images"][n], "model": "my run"}
+    assert said["images"][1:3] == [
+        {"file": "ü ä.txt", "error": "this file cannot be read: it is text, not an image"},
+        {"file": "empty.png", "error": "this file cannot be read: the file is empty"},
+    ]
+    many = [("file", ("a.png", b"x"))] * (uploads.MOST_PARTS + 1)
+    assert "more than 100 parts" in check_error(client.post("/predict", files=many), 400)
+    assert len(client.post("/predict", files=many[1:]).json()["images"]) == uploads.MOST_PARTS
+
+
 @pytest.mark.parametrize("content", [b"", b"\r\n", b"\r\n\r\n--", b"a\r\n--bound", bytes(range(256)) * 999])
 def test_any_bytes_come_out_of_a_form_as_they_went_in(content: bytes) -> None:
     body = b'--bo"und\r\nContent-Disposition: form-data; name="f"; FileName="x"\r\n\r\n%b\r\n--bo"und--\r\n' % content
-    assert first_file(body, r'Multipart/Form-Data; charset=utf-8; boundary="bo\"und"') == content
+    assert files_of(body, r'Multipart/Form-Data; charset=utf-8; boundary="bo\"und"') == [("x", content)]
+
+
+@pytest.mark.parametrize("said", ['boundary="' + ";" * 60_000, "boundary*=idna''x", "boundary*=a\0b''x", "boundary="])
+def test_a_form_whose_boundary_is_no_boundary_is_refused_at_once(said: str) -> None:
+    before = time.process_time()
+    with pytest.raises(HTTPException, match="holds no whole file"):
+        files_of(b"--x\r\n\r\n--x--", f"multipart/form-data; {said}")
+    assert time.process_time() - before < 1
 
 
 def test_one_label_an_image_has_no_thresholds(tmp_path: Path) -> None:
@@ -88,18 +117,6 @@ def test_without_decisions_one_half_decides(tmp_path: Path) -> None:
         said = client.post("/predict", content=encoded("PNG")).json()
     assert {each["threshold"] for each in said["classes"]} == {0.5}
     assert all(each["decided"] == (each["probability"] >= 0.5) for each in said["classes"])
-
-
-def bomb() -> bytes:
-    """A PNG file of a few bytes that says it has 50,000 x 50,000 pixels."""
-
-    def chunk(kind: bytes, data: bytes) -> bytes:
-        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
-
-    header = struct.pack(">IIBBBBB", 50_000, 50_000, 8, 2, 0, 0, 0)
-    return (
-        b"\x89PNG\r\n\x1a\n" + chunk(b"IHDR", header) + chunk(b"IDAT", zlib.compress(b"\0" * 999)) + chunk(b"IEND", b"")
-    )
 
 
 FORM = "multipart/form-data; boundary=b"
@@ -122,7 +139,8 @@ BAD = {
     "cut PNG": (encoded("PNG")[:200], "", 422, "cut short"),
     "cut JPEG": (encoded("JPEG")[:400], "", 422, "cut short"),
     "only a JPEG's first bytes": (b"\xff\xd8\xff\xe0\0", "", 422, "cut short"),
-    "bomb": (bomb(), "image/png", 413, "pixels"),
+    "bomb": (giant_png(), "image/png", 413, "pixels"),
+    "scans": (scan_bomb(), "image/jpeg", 422, "more than the 100 scans"),
     "large": (encoded("PNG") + bytes(2**20), "", 413, "1 MB"),
 }
 
@@ -160,7 +178,7 @@ def test_the_limit_is_that_of_what_comes(
     """Whatever Content-Length says: all bytes allowed may come, one more may not, an endless upload is cut off."""
     content = encoded("JPEG", quality=1)
     app = build_app(predictor, "m", max_bytes=len(content), hosts=None)
-    monkeypatch.setattr(serving, "DISCARDED", 5_000)
+    monkeypatch.setattr(uploads, "DISCARDED", 5_000)
     assert call(app, (bytes([byte]) for byte in content), headers)[0] == 200
     assert call(app, iter([content, b"x"]), headers)[0] == 413  # ty: ignore[invalid-argument-type]
     status, taken = call(app, (bytes(100) for _ in range(10**6)), headers)
@@ -187,7 +205,7 @@ def test_an_upload_that_ends_early_or_takes_too_long(predictor: Predictor, monke
         return {}
 
     asyncio.run(ask(gone))
-    monkeypatch.setattr(serving, "UPLOAD_SECONDS", 0.05)
+    monkeypatch.setattr(uploads, "SECONDS", 0.05)
     asyncio.run(ask(stalled))
     assert statuses == [400, 408]
 
@@ -201,8 +219,8 @@ def test_an_upload_that_ends_early_or_takes_too_long(predictor: Predictor, monke
         ("POST", "/", 405),
         ("DELETE", "/health", 405),
         ("POST", "/predict/", 404),
-        ("GET", "/docs", 404),
-        ("GET", "/openapi.json", 404),
+        ("GET", "/redoc", 404),
+        ("GET", "/docs/", 404),
         ("GET", "/page.html", 404),
         ("GET", "/../app.py", 404),
         ("GET", "/%2e%2e/app.py", 404),
@@ -213,6 +231,23 @@ def test_other_paths_and_methods(client: TestClient, method: str, path: str, cod
     assert check_error(answer, code).startswith("there is no" if code == 404 else path)
     assert ("allow" in answer.headers) == (code == 405)
     assert "access-control-allow-origin" not in answer.headers
+
+
+def test_the_page_for_programs_and_openapi_say_all(client: TestClient) -> None:
+    """Paths, statuses and fields of one are in the other; what is said of a status is word for word the same."""
+    said, page = client.get("/openapi.json").json(), client.get("/docs").text
+    assert said["paths"].keys() == {"/predict", "/health"}
+    words = [f"<code>{verb.upper()} {path}" for path, verbs in said["paths"].items() for verb in verbs]
+    words += [f"<tr><th>{code}</th><td>{sentence}</td>" for code, sentence in ERRORS.items()]
+    words += [f'"{field}": ' for each in said["components"]["schemas"].values() for field in each["properties"]]
+    assert [word for word in words if word not in page] == []
+    responses = said["paths"]["/predict"]["post"]["responses"]
+    assert {int(code) for code in responses} == {200, *ERRORS}
+    answer = client.post("/predict", content=encoded("PNG")).json()
+    schemas = said["components"]["schemas"]
+    assert answer.keys() == schemas["Answer"]["properties"].keys()
+    assert answer["classes"][0].keys() == schemas["ClassScore"]["properties"].keys()
+    assert client.get("/health").json().keys() == schemas["Health"]["properties"].keys()
 
 
 def test_the_pages_are_strict_and_load_nothing_from_elsewhere(client: TestClient) -> None:
@@ -274,17 +309,17 @@ def test_a_model_that_diverged_says_so(client: TestClient, monkeypatch: pytest.M
 def test_one_image_at_a_time_while_health_answers(predictor: Predictor, monkeypatch: pytest.MonkeyPatch) -> None:
     app = build_app(predictor, "m", max_bytes=2**20, hosts=None)
     go, begun, at_once = threading.Event(), [], []
-    look = serving.look
+    score = serving.score
 
     def slow(*given: Any) -> dict[str, Any]:
         begun.append(1)
         at_once.append(len(begun))
         assert go.wait(20)
-        answer = look(*given)
+        answer = score(*given)
         begun.pop()
         return answer
 
-    monkeypatch.setattr(serving, "look", slow)
+    monkeypatch.setattr(serving, "score", slow)
     monkeypatch.setattr(serving, "MOST_WAITING", 3)
 
     async def ask() -> None:
@@ -303,6 +338,80 @@ def test_one_image_at_a_time_while_health_answers(predictor: Predictor, monkeypa
 
     asyncio.run(ask())
     assert at_once == [1] * 4
+
+
+def test_an_image_that_takes_long_is_given_up_and_others_are_answered_meanwhile(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two that take many seconds, of the four that can be decoded at a time."""
+    monkeypatch.setattr(decoding, "SECONDS", 2.0)
+    app, small, large = build_app(predictor, "m", max_bytes=2**25, hosts=None), encoded("PNG"), many_strips(4_000_000)
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://any") as client:
+            await asyncio.gather(*(client.post("/predict", content=small) for _ in range(4)))  # all have started
+            bombs = [asyncio.create_task(client.post("/predict", content=large)) for _ in range(2)]
+            await asyncio.sleep(0.1)
+            assert (await client.post("/predict", content=small)).status_code == 200
+            assert not any(task.done() for task in bombs)
+            for task in bombs:
+                assert "decoding it takes more than 2 seconds" in check_error(await task, 422)
+            assert (await client.post("/predict", content=small)).status_code == 200
+
+    asyncio.run(ask())
+    app.state.stop()
+
+
+def test_a_decoder_that_was_killed_is_replaced(predictor: Predictor) -> None:
+    """Killed as the system does when memory is short: while it waits, and while it decodes."""
+    decoders = decoding.Decoders(32, "squash")
+    decoders.submit(encoded("PNG")).result()
+    (first,) = decoders.running
+    first.kill()
+    first.wait()
+    assert decoders.submit(encoded("PNG")).result().shape == (3, 32, 32)
+    (busy,) = decoders.idle
+    future = decoders.submit(large_png())
+    time.sleep(0.1)
+    busy.kill()
+    with pytest.raises(BadImage, match=r"^decoding it fails$"):
+        future.result()
+    assert decoders.submit(encoded("PNG")).result().shape == (3, 32, 32)
+    decoders.close()
+    assert all(process.returncode is not None for process in decoders.running)
+
+
+@pytest.mark.parametrize("drips", [False, True])
+def test_idle_and_slow_uploads_lock_nobody_out(
+    predictor: Predictor, monkeypatch: pytest.MonkeyPatch, drips: bool
+) -> None:
+    """Sixteen that send nothing more, or a byte now and then: each new upload takes the place of one of them."""
+    monkeypatch.setattr(uploads, "PATIENCE", 0.2)
+    app = build_app(predictor, "m", max_bytes=2**20, hosts=None)
+
+    async def idle() -> AsyncGenerator[bytes]:
+        yield b"abc"
+        while True:
+            await asyncio.sleep(0.05 if drips else 60)
+            yield b"d"
+
+    async def ask() -> None:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://any") as client:
+            stuck = [asyncio.create_task(client.post("/predict", content=idle())) for _ in range(16)]
+            await asyncio.sleep(0.05)
+            check_error(await client.post("/predict", content=encoded("PNG")), 503)  # they are not slow yet
+            await asyncio.sleep(0.3)
+            for count in range(1, 4):
+                assert (await client.post("/predict", content=encoded("PNG"))).status_code == 200
+                await asyncio.sleep(0.05)
+                assert sum(task.done() for task in stuck) == 1, count  # there is room for the others then
+            for task in stuck:
+                if task.done():
+                    assert "slow, and others were waiting" in check_error(task.result(), 408)
+                task.cancel()
+
+    asyncio.run(ask())
+    app.state.stop()
 
 
 WRITES: list[str] | None = None

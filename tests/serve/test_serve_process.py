@@ -1,5 +1,6 @@
 """The command as a process of its own, and its page in a real browser."""
 
+import contextlib
 import http.client
 import json
 import os
@@ -7,38 +8,76 @@ import signal
 import socket
 import subprocess
 import sys
-from collections.abc import Generator, Iterator
+import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 import pytest
 from served import CLASSES, encoded
 
-from browser import CHROMIUM, Browser, Page, opened
+from browser import Opened, opened
+from image_bombs import large_png, scan_bomb
 from percentmatch.cli import main as cli
 from percentmatch.errors import UserError
 from percentmatch.serve import serve
 
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser
 
-@pytest.fixture(scope="module")
-def address(model: Path) -> Iterator[str]:
-    """`percentmatch serve`, where it is. At the end Ctrl-C stops it quietly, even in the middle of an upload."""
+
+@contextlib.contextmanager
+def running(model: Path, signalled: signal.Handlers = signal.SIG_DFL) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`percentmatch serve`: where it is, and its process, which has SIGINT from its parent as `signalled`."""
     command = [sys.executable, "-m", "percentmatch", "serve", str(model), "--port", "0", "--max-mb", "1"]
-    alone = {**os.environ, "OMP_NUM_THREADS": "1"}
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, env=alone) as process:
+    with subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signalled),
+    ) as process:
         try:
             assert process.stdout
             line = process.stdout.readline()
             assert line.startswith("my run is at http://127.0.0.1:")
-            yield (found := line.split(" at ")[1].split()[0])
-            with socket.create_connection((urlsplit(found).hostname, urlsplit(found).port)) as stalled:
-                stalled.sendall(b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nabc")
-                assert post(found, encoded("PNG"))[0] == 200
-                process.send_signal(signal.SIGINT)
-                assert process.communicate(timeout=20) == ("", "")
-            assert process.returncode == 130
+            yield line.split(" at ")[1].split()[0], process
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="module")
+def address(model: Path) -> Iterator[str]:
+    with running(model) as (found, _):
+        yield found
+
+
+def test_ctrl_c_ends_it_at_once_whatever_it_is_doing(model: Path) -> None:
+    """Quietly, within two seconds: with idle connections and uploads, and images that take seconds to decode."""
+    with running(model) as (address, process), contextlib.ExitStack() as stack:
+        place = urlsplit(address).hostname, urlsplit(address).port
+        for begun in (b"", b"POST /predict HTTP/1.1\r\nHost: localhost\r\nContent-Length: 99\r\n\r\nabc"):
+            for _ in range(3):
+                idle = stack.enter_context(socket.create_connection(place))
+                idle.sendall(begun)
+        kept = http.client.HTTPConnection(urlsplit(address).netloc, timeout=20)
+        stack.callback(kept.close)
+        kept.request("POST", "/predict", encoded("PNG"))
+        assert kept.getresponse().read().startswith(b'{"labels":')
+        assert post(address, scan_bomb())[0] == 422
+        large = large_png()
+        for _ in range(6):
+            busy = http.client.HTTPConnection(urlsplit(address).netloc, timeout=20)
+            stack.callback(busy.close)
+            busy.request("POST", "/predict", large)
+        time.sleep(0.2)
+        begun_at = time.monotonic()
+        process.send_signal(signal.SIGINT)
+        assert process.communicate(timeout=20) == ("", "")
+        assert time.monotonic() - begun_at < 2
+        assert process.returncode == 130
 
 
 def post(address: str, body: object, *, chunked: bool = False) -> tuple[int, dict]:
@@ -55,6 +94,18 @@ def test_it_answers_a_plain_client_too_much_as_well(address: str) -> None:
         assert status == 413
         assert said == {"error": "the upload is larger than the 1 MB allowed; send a smaller one"}
     assert post(address, encoded("PNG"))[0] == 200
+
+
+def test_an_answer_does_not_wait_for_the_network(address: str) -> None:
+    """Its second piece for the receipt of the first, which a system gives after 40 ms: the quickest of thirty."""
+    connection, seconds = http.client.HTTPConnection(urlsplit(address).netloc, timeout=20), []
+    for _ in range(30):
+        begun = time.perf_counter()
+        connection.request("GET", "/health")
+        connection.getresponse().read()
+        seconds.append(time.perf_counter() - begun)
+    connection.close()
+    assert min(seconds) < 0.03
 
 
 def test_bad_input_is_one_sentence(model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -109,31 +160,23 @@ def test_other_machines_are_let_in_only_when_told_and_with_a_warning(
     assert bool(err) == (not hosts)
 
 
-@pytest.fixture(scope="module")
-def browser(tmp_path_factory: pytest.TempPathFactory) -> Generator[Browser]:
-    if CHROMIUM is None:
-        pytest.skip("no chromium here")
-    with Browser(tmp_path_factory.mktemp("profile")) as begun:
-        yield begun
-
-
 WAIT = "new Promise(done => {{ const look = () => {0} ? done(true) : setTimeout(look, 20); look(); }})"
 
 
-def choose(page: Page, file: Path) -> None:
+def choose(page: Opened, file: Path) -> None:
     page.ask("document.getElementById('file').textContent = ''")
-    root = page.call("DOM.getDocument")["root"]["nodeId"]
-    field = page.call("DOM.querySelector", nodeId=root, selector="#choose")["nodeId"]
-    page.call("DOM.setFileInputFiles", files=[str(file)], nodeId=field)
+    page.page.set_input_files("#choose", file)
     settled(page)
 
 
-def settled(page: Page) -> None:
+def settled(page: Opened) -> None:
     page.ask(WAIT.format("document.getElementById('file').textContent && answer.getAttribute('aria-busy') === 'false'"))
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
-def test_the_page_shows_labels_and_bars(browser: Browser, address: str, tmp_path: Path, width: int, dark: bool) -> None:
+def test_the_page_shows_labels_and_bars(
+    browser: "Browser", address: str, tmp_path: Path, width: int, dark: bool
+) -> None:
     file, text = tmp_path / "scene.png", tmp_path / "notes.png"
     file.write_bytes(encoded("PNG"))
     text.write_text("no image")
@@ -158,22 +201,23 @@ def test_the_page_shows_labels_and_bars(browser: Browser, address: str, tmp_path
         assert page.ask("document.activeElement.parentNode.id") == "classes"
         background = page.ask("getComputedStyle(document.body).backgroundColor")
         assert (sum(int(part) for part in background[4:-1].split(",")) < 200) == dark
-        assert page.complaints() == []
-        assert {urlsplit(each).netloc or "blob" for each in page.requests()} == {urlsplit(address).netloc, "blob"}
+        assert page.complaints == []
+        assert {urlsplit(each).netloc or "blob" for each in page.requests} == {urlsplit(address).netloc, "blob"}
         choose(page, text)
         assert page.ask("problem.textContent") == "This file cannot be read: it is text, not an image."
         assert page.ask("document.getElementById('all').hidden && labels.hidden && !problem.hidden")
 
 
-def test_dropped_pasted_and_too_large(browser: Browser, address: str, tmp_path: Path) -> None:
+def test_dropped_pasted_and_too_large(browser: "Browser", address: str, tmp_path: Path) -> None:
     file = tmp_path / "scene.png"
     file.write_bytes(encoded("PNG"))
     made = "new DataTransfer(); transfer.items.add(new File([new Uint8Array({0})], '{1}'));"
     with opened(browser, address) as page:
         page.ask(WAIT.format("about.textContent.includes('my run')"))
+        devtools = page.page.context.new_cdp_session(page.page)  # playwright itself drags no files of the disk
         data = {"items": [], "files": [str(file)], "dragOperationsMask": 1}
         for kind in ("dragEnter", "dragOver", "drop"):
-            page.call("Input.dispatchDragEvent", type=kind, x=200, y=300, data=data)
+            devtools.send("Input.dispatchDragEvent", {"type": kind, "x": 200, "y": 300, "data": data})
             assert page.ask("!over.hidden") == (kind != "drop")
         settled(page)
         assert page.ask("document.getElementById('classes').children.length") == len(CLASSES)
@@ -187,33 +231,120 @@ def test_dropped_pasted_and_too_large(browser: Browser, address: str, tmp_path: 
         assert page.ask("problem.hidden && preview.naturalWidth > 0")
         page.ask("document.dispatchEvent(new ClipboardEvent('paste', {clipboardData: new DataTransfer()}))")
         assert page.ask("problem.textContent").startswith("That is no file; ")
-        assert page.complaints() == []
-        sent = len(page.requests())
+        assert page.complaints == []
+        sent = len(page.requests)
         page.ask(
             f"file.textContent = ''; transfer = {made.format(2**20 + 1, 'large.png')}"
             "document.dispatchEvent(new ClipboardEvent('paste', {clipboardData: transfer}))"
         )
         settled(page)
         assert page.ask("problem.textContent") == "The file is larger than the 1 MB allowed; choose a smaller one."
-        assert not [each for each in page.requests()[sent:] if each.endswith("/predict")]
+        assert not [each for each in page.requests[sent:] if each.endswith("/predict")]
 
 
-def test_the_keyboard_reaches_everything_and_names_are_said(browser: Browser, address: str, tmp_path: Path) -> None:
+def test_the_keyboard_reaches_everything_and_names_are_said(browser: "Browser", address: str, tmp_path: Path) -> None:
     file = tmp_path / "scene.png"
     file.write_bytes(encoded("PNG"))
     with opened(browser, address) as page:
         choose(page, file)
         reached = []
-        for _ in range(3):
-            for kind in ("keyDown", "keyUp"):
-                page.call("Input.dispatchKeyEvent", type=kind, key="Tab", code="Tab", windowsVirtualKeyCode=9)
-            reached.append(page.ask("document.activeElement.id"))
-        assert {"choose", "more"} <= set(reached)
-        tree = page.call("Accessibility.getFullAXTree")["nodes"]
-        said = {(node.get("role", {}).get("value"), node.get("name", {}).get("value")) for node in tree}
-        assert ("button", "Choose another") in said
-        assert ("image", "The image scene.png") in said
-        texts = [name for role, name in said if role == "StaticText"]
-        assert ", decided" in texts
-        assert ", not decided" in texts
-        assert ("button", f"Show all {len(CLASSES)} classes") in said
+        for _ in range(14):
+            page.page.keyboard.press("Tab")
+            reached.append(page.ask("document.activeElement.id || document.activeElement.ariaLabel || ''"))
+        assert {"choose", "more", "save"} <= set(reached)
+        assert sum(each.startswith("Threshold of ") for each in reached) == 10
+        said = page.page.locator("body").aria_snapshot()
+        assert 'button "Add images"' in said
+        assert 'img "The image scene.png"' in said
+        assert ", decided" in said
+        assert ", not decided" in said
+        assert f'button "Show all {len(CLASSES)} classes"' in said
+
+
+def test_ctrl_c_that_is_ignored_at_the_start_does_not_stop_it(model: Path) -> None:
+    """As a shell starts the jobs in its background: Ctrl-C is for the command in front of them."""
+    with running(model, signal.SIG_IGN) as (found, process):
+        assert post(found, encoded("PNG"))[0] == 200  # it listens by now
+        process.send_signal(signal.SIGINT)
+        assert post(found, encoded("PNG"))[0] == 200
+        time.sleep(0.3)
+        assert post(found, encoded("PNG"))[0] == 200
+        process.terminate()
+        assert process.communicate(timeout=20) == ("", "")
+        assert process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
+
+
+def test_sliders_decide_at_once_and_their_thresholds_are_downloaded(
+    browser: "Browser", address: str, tmp_path: Path
+) -> None:
+    """Two images and a text: what is decided is what the thresholds say of the server's probabilities."""
+    files = [tmp_path / name for name in ("a.png", "b.png", "notes.txt")]
+    for n, file in enumerate(files):
+        file.write_bytes(encoded("PNG", n) if n < 2 else b"no image")
+    said = [post(address, file.read_bytes())[1]["classes"] for file in files[:2]]
+    thresholds = {each["name"]: each["threshold"] for each in said[0]}
+
+    def expected() -> list[str]:
+        """The labels of both, as the strip of images shows them."""
+        return [", ".join(e["name"] for e in image if e["probability"] >= thresholds[e["name"]]) for image in said]
+
+    with opened(browser, address) as page:
+        shown = "[...document.querySelectorAll('#strip button')].map(each => each.lastChild.textContent)"
+        labels = "[...document.querySelectorAll('#labels li')].map(each => each.textContent).join(', ')"
+        page.page.set_input_files("#choose", files)
+        page.ask(WAIT.format("!document.getElementById('strip').textContent.includes('…') && strip.children[2]"))
+        assert page.ask(shown) == [*expected(), "this file cannot be read: it is text, not an image"]
+        assert page.ask(labels) == expected()[0]
+        sent = len(page.requests)
+        for row, to in ((0, 1.0), (3, 0.0)):
+            name = said[0][row]["name"]
+            thresholds[name] = to
+            slider = page.page.get_by_label(f"Threshold of {name}", exact=True)
+            slider.focus()
+            page.page.keyboard.press("End" if to else "Home")
+            assert slider.get_attribute("aria-valuetext") == ("100.0 %" if to else "0.0 %")
+            assert page.ask(shown)[:2] == expected()
+            assert page.ask(labels) == expected()[0]
+            assert page.ask(f"classes.children[{row}].className") == ("no" if to else "yes")
+        assert said[0][0]["name"] not in expected()[0].split(", ")
+        assert page.ask("document.getElementById('status').textContent").endswith("13 classes with your thresholds.")
+        assert len(page.requests) == sent  # the server is not asked
+        with page.page.expect_download() as download:
+            page.page.click("#save")
+        assert download.value.suggested_filename == "thresholds.json"
+        assert json.loads(download.value.path().read_text()) == {"thresholds": thresholds}
+        page.page.click("#strip li:nth-child(2) button")
+        assert page.ask("file.textContent") == "b.png"
+        assert page.ask(labels) == expected()[1]
+        page.page.click("#reset")
+        thresholds.update({each["name"]: each["threshold"] for each in said[0]})
+        assert page.ask(shown)[:2] == expected()
+        page.page.click("#strip li:nth-child(3) button")
+        assert page.ask("problem.textContent") == "This file cannot be read: it is text, not an image."
+        assert [each for each in page.complaints if "status of 415" not in each] == []
+
+
+def test_one_label_an_image_has_no_sliders(browser: "Browser", address: str, tmp_path: Path) -> None:
+    (tmp_path / "a.png").write_bytes(encoded("PNG"))
+    said = post(address, encoded("PNG"))[1]
+    single = [{**each, "threshold": None, "decided": not n} for n, each in enumerate(said["classes"])]
+    with opened(browser, address) as page:
+        page.page.route("**/predict", lambda route: route.fulfill(json={**said, "classes": single}))
+        choose(page, tmp_path / "a.png")
+        assert page.ask("[...document.querySelectorAll('#classes .yes .name')].map(each => each.textContent)") == [
+            single[0]["name"]
+        ]
+        assert page.ask("document.querySelectorAll('.slider').length") == 0
+        assert page.ask("document.getElementById('moved').hidden")
+        assert page.complaints == []
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_the_page_for_programs_loads_only_from_this_server(browser: "Browser", address: str, width: int) -> None:
+    with opened(browser, address, width=width) as page:
+        page.page.click("footer a")
+        page.page.wait_for_url("**/docs")
+        assert page.page.locator("h1").inner_text() == "For programs"
+        assert page.ask("document.documentElement.scrollWidth") == width
+        assert {urlsplit(each).netloc for each in page.requests} == {urlsplit(address).netloc}
+        assert page.complaints == []

@@ -69,7 +69,7 @@ def check(
     backbone
         The timm model whose features compare unlabeled with labeled images; by default colours and edges do.
     weights
-        Of the backbone: pretrained (the default), offline (tf_efficientnet_lite0) or a file.
+        Of the backbone: pretrained (the default), offline (tf_efficientnet_lite0 to lite2) or a file.
     image_size
         Side of the square the backbone sees, in pixels.
     """
@@ -178,8 +178,8 @@ def shard(
 
 def _open(flags: Any, config: Path | None, preset: str | None) -> "Source":
     """The data that the settings name; prints which images are not counted."""
+    from percentmatch.console.notices import print_to_stderr
     from percentmatch.data import open_data
-    from percentmatch.data.pixels.images import print_to_stderr
 
     source = open_data(DataSettings.from_dict(gather(DataSettings, flags, config=config, preset=preset)))
     if source.shards:

@@ -26,6 +26,11 @@ ImagesFolder = Annotated[
     Path | None,
     Parameter(help="The folder that the paths in --labels are relative to; by default the folder of that file."),
 ]
+JsonFile = Annotated[Path | None, Parameter(allow_leading_hyphen=True)]  # a hyphen alone is standard output
+Thresholds = Annotated[
+    Path | None,
+    Parameter(help='Thresholds chosen by hand, instead of the model\'s own: {"thresholds": {"cat": 0.42}}.'),
+]
 Device = Annotated[str, Parameter(help="auto, cpu, cuda or cuda:N.")]
 Moved = Annotated[
     list[str] | None,
@@ -44,7 +49,9 @@ def flags_of(settings: type) -> type:
     return made
 
 
-def _fields(settings: type, prefix: str = "", group: str = "") -> list[tuple[str, Any, Any]]:
+def _fields(
+    settings: type, prefix: str = "", group: str = "", view: Mapping[str, str] | None = None
+) -> list[tuple[str, Any, Any]]:
     hints, about, text = get_type_hints(settings), declared(settings), help_lines(settings)
     found = []
     for each in fields(settings):  # ty: ignore[invalid-argument-type]
@@ -52,14 +59,16 @@ def _fields(settings: type, prefix: str = "", group: str = "") -> list[tuple[str
         default = each.default if each.default is not MISSING else each.default_factory()  # ty: ignore
         heading = about[each.name].group or group
         if is_dataclass(default):
-            found += _fields(type(default), f"{flag}.", heading)
+            found += _fields(type(default), f"{flag}.", heading, about[each.name].own_view or {})
         elif each.name != "options":  # --option NAME=VALUE
+            own = about[each.name].own if view is None else view.get(each.name)
+            shown = f"{default}; own data: {own}" if own else str(default)
             parameter = Parameter(
                 name=f"--{flag}",
                 negative=f"--{prefix}no-{each.name.replace('_', '-')}" if hints[each.name] is bool else None,
                 group=heading,
                 help=text[each.name],
-                show_default=(lambda _, shown=default: str(shown)) if default != "" else False,
+                show_default=(lambda _, shown=shown: shown) if shown else False,
             )
             name = flag.replace("-", "_").replace(".", DOT)
             found.append((name, Annotated[hints[each.name] | None, parameter], field(default=None)))  # ty: ignore[invalid-type-form]

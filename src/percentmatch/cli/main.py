@@ -1,6 +1,5 @@
 """The command line. Heavy imports happen inside the verbs, so that `--help` is quick."""
 
-import io
 import os
 import sys
 from typing import NoReturn
@@ -8,9 +7,12 @@ from typing import NoReturn
 from cyclopts import App, CycloptsError
 
 from percentmatch import __version__
-from percentmatch.cli import models, training
+from percentmatch.cli import models, review, training
 from percentmatch.cli.data import data_app
+from percentmatch.cli.mistakes import sentence
+from percentmatch.console.notices import Working
 from percentmatch.console.signals import Stopped
+from percentmatch.console.streams import abandon, prepare, reason
 from percentmatch.distributed.ranks import launched
 from percentmatch.errors import UserError, visible
 
@@ -23,7 +25,7 @@ app.command(data_app)
 for verb in (
     *(training.demo, training.train, training.pretrain, training.benchmark, training.methods),
     *(models.evaluate, models.predict, models.serve, models.calibrate, models.export),
-    *(models.report, models.compare, models.suggest),
+    *(models.report, models.compare, models.suggest, review.review),
 ):
     app.command(verb)
 
@@ -33,7 +35,8 @@ def run(tokens: list[str]) -> None:
     verb, bound, _ = app.parse_args(tokens, exit_on_error=False, print_error=False)
     if launched().size > 1 and tokens and verb not in (training.train, training.pretrain):
         raise UserError(f"{tokens[0]} works in one process; torchrun and srun with several tasks are for training only")
-    verb(*bound.args, **bound.kwargs)
+    with Working(tokens[0] if tokens else "", silent=launched().rank > 0 or verb is models.serve):
+        verb(*bound.args, **bound.kwargs)
 
 
 def main() -> None:
@@ -41,17 +44,22 @@ def main() -> None:
     # Read when torch is imported: waiting threads spin for microseconds, then sleep. By default they spin for
     # milliseconds, which slows a busy machine and gains nothing on an idle one.
     os.environ.setdefault("GOMP_SPINCOUNT", "10000")
-    if isinstance(sys.stdout, io.TextIOWrapper):
-        sys.stdout.reconfigure(errors="backslashreplace")  # the name of a file need not be valid UTF-8
+    prepare()
     try:
-        run(sys.argv[1:])
+        try:
+            run(sys.argv[1:])
+        except SystemExit:
+            sys.stdout.flush()
+            raise
+        sys.stdout.flush()  # here its faults are heard
     except (UserError, CycloptsError) as error:
-        _fail(" ".join(str(error).split()), 2)
+        said = sentence(error) if isinstance(error, CycloptsError) else str(error)
+        _fail(" ".join(said.split()), 2)
     except BrokenPipeError:  # the reader of the output has closed it
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        abandon()
         sys.exit(141)
     except OSError as error:
-        _fail(f"{error.filename or 'a file'}: {error.strerror or error}", 2)
+        _fail(reason(error), 2)
     except (MemoryError, RuntimeError) as error:
         if launched().size > 1 and any(word in str(error).lower() for word in ("gloo", "nccl")):
             _fail("another process of this run has ended, see its message; continue with --resume", 1)
@@ -64,7 +72,7 @@ def main() -> None:
         sys.exit(130)
 
 
-def _fail(sentence: str, code: int) -> NoReturn:
+def _fail(message: str, code: int) -> NoReturn:
     rank = launched().rank
-    print(f"percentmatch: {f'rank {rank}: ' if rank else ''}{visible(sentence)}", file=sys.stderr)
+    print(f"percentmatch: {f'rank {rank}: ' if rank else ''}{visible(message)}", file=sys.stderr)
     sys.exit(code)

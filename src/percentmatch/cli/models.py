@@ -1,12 +1,13 @@
 """The commands for finished runs and trained models: score, predict, serve, calibrate, export, explain."""
 
+import os
 import sys
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from cyclopts import Parameter
 
-from percentmatch.cli.flags import Device, ImagesFolder, ModelPath, Moved, RunFolder, read_pairs
+from percentmatch.cli.flags import Device, ImagesFolder, JsonFile, ModelPath, Moved, RunFolder, Thresholds, read_pairs
 from percentmatch.errors import UserError
 
 
@@ -18,6 +19,8 @@ def evaluate(
     labels: Path | None = None,
     images: ImagesFolder = None,
     skip_bad_images: bool = False,
+    thresholds: Thresholds = None,
+    json: JsonFile = None,
     device: Device = "auto",
 ) -> None:
     """Score a finished run's model, class by class.
@@ -30,6 +33,8 @@ def evaluate(
         Score all rows of this file of labels, in any format that train reads, instead of the run's own images.
     skip_bad_images
         List images of --labels that cannot be read, and continue without them.
+    json
+        Also write all numbers to this file; "-" prints them, and nothing else.
     """
     from percentmatch.console.progress import Counting
     from percentmatch.use.evaluate import score_files, score_run, show_scores
@@ -38,21 +43,26 @@ def evaluate(
         raise UserError("--images and --skip-bad-images go with --labels; the run's own images need neither")
     if labels and (part or moved):
         raise UserError("--part and --set are for the run's own images; leave them out, or leave out --labels")
+    _check_json(json)
     with Counting("decoding images") as progress:
+        how: dict[str, Any] = {"thresholds": thresholds, "progress": progress}
         if labels:
-            scores = score_files(run, labels, images, device, skip_bad=skip_bad_images, progress=progress)
+            scores = score_files(run, labels, images, device, skip_bad=skip_bad_images, **how)
         else:
-            scores = score_run(run, part or "test", device, moved=read_pairs(moved), progress=progress)
-    show_scores(scores)
-    print(f"On {scores.num_images:,} {'images of ' + str(labels) if labels else (part or 'test') + ' images'}")
+            scores = score_run(run, part or "test", device, moved=read_pairs(moved), **how)
+    if json != Path("-"):
+        show_scores(scores)
+        print(f"On {scores.num_images:,} {'images of ' + str(labels) if labels else (part or 'test') + ' images'}")
+    _write_json(json, scores.to_dict())
 
 
 def predict(
     model: ModelPath,
     *sources: Path,
     out: Path | None = None,
-    format: Literal["csv", "jsonl"] | None = None,
+    format: Literal["csv", "jsonl", "fiftyone", "label-studio"] | None = None,
     raw: Annotated[bool, Parameter(negative="")] = False,
+    thresholds: Thresholds = None,
     skip_bad_images: bool = False,
     device: Device = "auto",
 ) -> None:
@@ -67,7 +77,8 @@ def predict(
     out
         The file to write; by default the table is printed.
     format
-        csv or jsonl; by default the suffix of --out decides, else csv.
+        By default the suffix of --out decides, csv or jsonl. fiftyone: a samples.json; label-studio: tasks with
+        predictions.
     raw
         Write uncalibrated probabilities. The labels stay the same.
     skip_bad_images
@@ -77,7 +88,9 @@ def predict(
     from percentmatch.use.predict import predict
 
     with Counting("images") as progress:
-        done, skipped = predict(model, sources, out, form=format, raw=raw, device=device, progress=progress)
+        done, skipped = predict(
+            model, sources, out, form=format, raw=raw, thresholds=thresholds, device=device, progress=progress
+        )
     if out:
         print(f"{done} images  {out}")
     if skipped:
@@ -110,7 +123,11 @@ def serve(
     """
     from percentmatch.serve import serve
 
-    serve(model, host=host, port=port, site=site, max_mb=max_mb, device=device)
+    try:
+        serve(model, host=host, port=port, site=site, max_mb=max_mb, device=device)
+    except KeyboardInterrupt:
+        sys.stdout.flush()
+        os._exit(130)  # at once: to take torch down would need seconds, and a thread may be at work
 
 
 def calibrate(
@@ -198,7 +215,8 @@ def compare(
     *,
     part: Literal["test", "validation"] | None = None,
     out: Path | None = None,
-    json: Path | None = None,
+    seeds: int = 1,
+    json: JsonFile = None,
     moved: Moved = None,
     device: Device = "auto",
 ) -> None:
@@ -212,20 +230,21 @@ def compare(
         The images to compare on; by default test if there are any, else validation.
     out
         The folder of the supervised baseline; by default RUN-supervised. An interrupted baseline is continued.
+    seeds
+        Train the run and its baselines with so many seeds, in folders that end in -seedN, and show mean and spread.
     json
-        Also write all numbers to this file.
+        Also write all numbers to this file; "-" prints them, and nothing else.
     """
     from percentmatch.console.progress import Counting
-    from percentmatch.files import write_json
     from percentmatch.use.compare import compare, show_comparison
 
-    if json and (json.is_dir() or not json.parent.is_dir()):
-        raise UserError(f"--json {json} must name a file in a folder that is there")
+    _check_json(json)
     with Counting("decoding images") as progress:
-        found = compare(run, other, out=out, part=part, device=device, moved=read_pairs(moved), progress=progress)
-    show_comparison(found)
-    if json:
-        write_json(json, found)
+        how: dict[str, Any] = {"part": part, "seeds": seeds, "device": device, "progress": progress}
+        found = compare(run, other, out=out, moved=read_pairs(moved), **how)
+    if json != Path("-"):
+        show_comparison(found)
+    _write_json(json, found)
 
 
 def suggest(run: RunFolder, *, out: Path, number: int = 100, moved: Moved = None, device: Device = "auto") -> None:
@@ -248,3 +267,18 @@ def suggest(run: RunFolder, *, out: Path, number: int = 100, moved: Moved = None
     show_suggestions(summary)
     print(f"{len(summary['images'])} images to label  {out}")
     print("fill in their labels, then add the rows to your file of labels; rows left as they are stay unlabeled")
+
+
+def _check_json(file: Path | None) -> None:
+    """Before any work is done."""
+    if file and file != Path("-") and (file.is_dir() or not file.parent.is_dir()):
+        raise UserError(f"--json {file} must name a file in a folder that is there")
+
+
+def _write_json(file: Path | None, found: dict[str, Any]) -> None:
+    from percentmatch.files import json_text, write_json
+
+    if file == Path("-"):
+        sys.stdout.write(json_text(found))
+    elif file:
+        write_json(file, found)

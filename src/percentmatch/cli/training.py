@@ -30,6 +30,7 @@ def train(
     *,
     out: Annotated[Path, Parameter(group="Run")],
     resume: Annotated[bool, Parameter(group="Run", negative="")] = False,
+    minutes: Annotated[float | None, Parameter(group="Training")] = None,
     config: ConfigFile = None,
     preset: Preset = None,
     option: Annotated[list[str] | None, Parameter(group="Training", negative="")] = None,
@@ -48,6 +49,8 @@ def train(
         The run folder: new, or that of a run to --resume.
     resume
         Continue the run in --out where it stopped.
+    minutes
+        Take as many steps as fit into so many minutes, scores included: a few are timed before the run begins.
     option
         NAME=VALUE, an option of the method; may be repeated. `percentmatch methods NAME` lists them.
     tensorboard
@@ -59,17 +62,20 @@ def train(
     from percentmatch.runs.run_folder import RunFolder
     from percentmatch.scoring.table import final_scores
     from percentmatch.training.loggers import TensorBoard, Wandb
-    from percentmatch.training.start import train_given
+    from percentmatch.training.start import ONE_PLAN, train_given
 
+    if minutes is not None and getattr(settings, "total_steps", None) is not None:
+        raise UserError(f"--minutes and --total-steps: {ONE_PLAN}")
     if resume and preset:
         raise UserError("--resume takes its settings from the run; leave --preset out")
     folder = RunFolder(out)
     if restarts() and not resume and folder.config.exists():
-        resume, config, preset = True, None, None
+        resume, config, preset, minutes = True, None, None, None
     resumed = folder.read_to_resume() if resume else None
     given = gather(Config, settings, config=config, preset=preset, options=option, resumed=resumed)
     loggers = [make() for make, wanted in ((TensorBoard, tensorboard), (Wandb, wandb)) if wanted]
-    metrics = train_given(given, out, resume=resume, choose_rest=not (resume or preset), loggers=loggers)
+    chooses = not (resume or preset)
+    metrics = train_given(given, out, resume=resume, choose_rest=chooses, minutes=minutes, loggers=loggers)
     if launched().rank > 0:
         return
     for subset, table in reversed(final_scores(metrics).items()):
@@ -87,6 +93,8 @@ def pretrain(
 ) -> None:
     """Pretrain a backbone on the training images, without labels, for `train --weights`.
 
+    What is not set is chosen for the number of images and for the machine, and printed.
+
     Parameters
     ----------
     out
@@ -95,14 +103,14 @@ def pretrain(
         Continue the pretraining in --out where it stopped.
     """
     from percentmatch.runs.run_folder import PretrainFolder
-    from percentmatch.training.start import pretrain
+    from percentmatch.training.start import pretrain_given
 
     folder = PretrainFolder(out)
     if restarts() and not resume and folder.settings.exists():
         resume, config = True, None
     resumed = folder.read_to_resume() if resume else None
     given = gather(PretrainSettings, settings, config=config, resumed=resumed)
-    result = pretrain(PretrainSettings.from_dict(given), out, resume=resume)
+    result = pretrain_given(given, out, resume=resume, choose_rest=not resume)
     if launched().rank > 0:
         return
     print(f"{result['images']} images  {result['steps']} steps  loss {result['loss']:.3f}  {result['minutes']} minutes")
@@ -122,7 +130,7 @@ def benchmark(
     Parameters
     ----------
     file
-        A YAML file with any of preset, settings, warm_start, runs, grid and seeds.
+        A YAML file with any of preset, settings, pretraining, runs, grid and seeds.
     out
         Folder of the runs. Finished runs found there are kept, interrupted ones continued.
     minutes
@@ -132,7 +140,8 @@ def benchmark(
     set
         NAME=VALUE, a setting for all runs, such as root=/data/coco; may be repeated.
     """
-    from percentmatch.use.grid import read_grid, run_grid, show_grid
+    from percentmatch.use.grid import read_grid, run_grid
+    from percentmatch.use.grid_results import show_grid
 
     show_grid(run_grid(read_grid(file, over_settings(set)), out, minutes=minutes, only=only or ()))
     print(f"results  {out / 'results.json'}")
@@ -150,14 +159,16 @@ def methods(name: str | None = None) -> None:
 
     from percentmatch.console.tables import show
     from percentmatch.methods import METHODS, method_row, options_of
+    from percentmatch.training.resolve import own_options
 
     if name:
         print(f"{name}: {method_row(name).summary}\n")
         advice = "Set one with --option NAME=VALUE, or under `options:` in a config file."
-        table = Table("option", "default", "meaning", box=None)
+        own = own_options(name)
+        table = Table("option", "default", "own data", "meaning", box=None)
         for option in options_of(name).values():
             choices = f" \\[{' | '.join(option.choices)}]" if option.choices else ""
-            table.add_row(option.name, str(option.default), option.help + choices)
+            table.add_row(option.name, str(option.default), str(own.get(option.name, "")), option.help + choices)
     else:
         advice = "The options of a method: percentmatch methods NAME"
         table = Table("method", "what it does", box=None)

@@ -1,11 +1,12 @@
 """What a person sees while a run goes on: a bar in a terminal, plain lines elsewhere."""
 
-import sys
 import time
 from contextlib import AbstractContextManager
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+from percentmatch.console.notices import Working, quiet, to_stderr
 
 
 class _Shown(AbstractContextManager):
@@ -15,7 +16,7 @@ class _Shown(AbstractContextManager):
         self.began = self.shown = time.monotonic()
         self.silent, self.console = silent, Console(stderr=True)
         columns = TextColumn("{task.description}"), BarColumn(), TaskProgressColumn(), TimeRemainingColumn()
-        visible = self.console.is_terminal and not silent
+        visible = self.console.is_terminal and not self.console.is_jupyter and not silent  # a notebook gets lines
         self.bar = Progress(*columns, *more, console=self.console) if visible else None
 
     def __exit__(self, *_: object) -> None:
@@ -35,20 +36,24 @@ class Report(_Shown):
             self.bar.start()
 
     def step(self, done: int) -> None:
-        """After `done` steps; redrawn a few times a second at most."""
+        """After `done` steps; redrawn a few times a second at most, elsewhere a line where rows are slow to come."""
         now = time.monotonic()
         if self.bar and (now - self.shown > 0.2 or done == self.total):
-            self.shown = now
+            self.shown = Working.heard = now
             self.bar.update(self.task, completed=done, facts=self._facts(done))
+        elif not self.bar and not self.silent and quiet():
+            self._line(done)
 
     def row(self, done: int, *, loss: float | None = None, mean_ap: float | None = None) -> None:
         """Show the figures of a log row or of a validation."""
         self.loss = f"loss {loss:.3f}" if loss is not None else self.loss
-        self.map = f"mAP {100 * mean_ap:.1f}" if mean_ap is not None else self.map
+        self.map = f"validation mAP {100 * mean_ap:.1f}" if mean_ap is not None else self.map
         if not self.bar and loss is not None and not self.silent:
-            left = (time.monotonic() - self.began) / max(done - self.start, 1) * (self.total - done)
-            line = f"{self.name}  step {done}/{self.total}  {self._facts(done)}  {left:.0f} s left"
-            print(line, file=sys.stderr, flush=True)
+            self._line(done)
+
+    def _line(self, done: int) -> None:
+        left = (time.monotonic() - self.began) / max(done - self.start, 1) * (self.total - done)
+        to_stderr(f"{self.name}  step {done}/{self.total}  {self._facts(done)}  {left:.0f} s left")
 
     def _facts(self, done: int) -> str:
         rate = (done - self.start) * self.images / max(time.monotonic() - self.began, 1e-9)
@@ -64,13 +69,13 @@ class Counting(_Shown):
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
-        if self.silent or (now - self.shown <= (0.1 if self.bar else 10) and not (self.bar and done == total)):
+        if self.silent or not (now - self.shown > 0.1 or done == total if self.bar else quiet()):
             return
-        self.shown = now
+        self.shown = Working.heard = now
         if not self.bar:
-            print(f"{self.what}  {done}/{total}", file=sys.stderr, flush=True)
+            to_stderr(f"{self.what}  {done}/{total}")
             return
         if not self.bar.tasks:
             self.bar.add_task(self.what, total=total)
-            self.bar.start()
         self.bar.update(self.bar.task_ids[0], completed=done, total=total)
+        self.bar.stop() if done == total else self.bar.start()  # two bars are never shown at once

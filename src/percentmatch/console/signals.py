@@ -6,6 +6,11 @@ from types import FrameType
 from typing import ClassVar
 
 
+def ignored(number: int) -> bool:
+    """Whether this process was started to ignore a signal, as a shell starts the jobs in its background, or nohup."""
+    return signal.getsignal(number) == signal.SIG_IGN
+
+
 class Stopped(BaseException):
     """A run was asked to stop and has saved its state. No `except Exception` around a run takes it for a failure."""
 
@@ -28,7 +33,8 @@ class StopRequest:
         self.active.append(self)
         main = threading.current_thread() is threading.main_thread()  # other threads cannot set handlers
         for number in (signal.SIGINT, signal.SIGTERM) if main and not self.number else ():
-            self.before[number] = signal.signal(number, self._ask)
+            if not ignored(number):
+                self.before[number] = signal.signal(number, self._ask)
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -15,13 +15,13 @@ from torch import Tensor
 
 from percentmatch.data.labels import Flags, Labels, check_shape, find_rows, rows_at_once
 from percentmatch.errors import UserError, did_you_mean
+from percentmatch.records import MOST_CLASSES
 
 SUBSETS = ("train", "validation", "test")
 SUBSET_OF = {"": "", "?": "", "train": "train", "training": "train", "test": "test", "testing": "test"}  # as people say
 SUBSET_OF |= {name: "validation" for name in ("validation", "val", "valid", "dev")}
 COLUMNS = ("paths", "ids", "parts", "sources")  # of a manifest: a value for each image
 NOT_UTF8 = re.compile("[\ud800-\udfff]")  # file names on disk may hold these, UTF-8 files cannot
-MOST_CLASSES = 25_000
 MOST_PAIRS = 1 << 35  # of image and class, which are kept sparsely, and hashed one by one
 MOST_CELLS = 1 << 30  # where each is a text or number of its own
 MOST_PAIRED = 1000  # classes; of more, pairs are not counted, as there are more of them than anybody reads

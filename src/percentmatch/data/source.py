@@ -8,14 +8,15 @@ from typing import Any, Literal
 
 import torch
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data.labels import check_single
-from percentmatch.data.manifest import Manifest, concat, join
+from percentmatch.data.manifest import SUBSET_OF, Manifest, concat, join
 from percentmatch.data.pixels.cache import Progress, cache_folder
-from percentmatch.data.pixels.images import Images, Say, load_images, print_to_stderr
+from percentmatch.data.pixels.images import Images, Say, load_images
 from percentmatch.data.readers.coco import read_instances
 from percentmatch.data.readers.detect import OWN, detected, read_labels
 from percentmatch.data.readers.folder import is_image_name, unlabeled_manifest
-from percentmatch.data.readers.rows import LabelFile, Report, refuse
+from percentmatch.data.readers.rows import LabelFile, Report, refuse, without_missing
 from percentmatch.data.readers.voc import read_voc
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.data.shards.copies import without_copies
@@ -90,7 +91,8 @@ def open_data(settings: DataSettings, *, say: Say = print_to_stderr, report: Rep
         shards = _open_shards(settings, "root", say)
         manifest = labeled_manifest(shards, settings.root, class_list(settings))
     else:
-        manifest = _read(settings, report)
+        report = without_missing(say) if settings.skip_bad_images and report is refuse else report
+        manifest = _read(settings, report, say)
     if settings.task == "single-label":
         check_single(manifest.labels, manifest.ids, manifest.sources)
     if settings.unlabeled and shards:
@@ -98,7 +100,9 @@ def open_data(settings: DataSettings, *, say: Say = print_to_stderr, report: Rep
     if settings.unlabeled and names_shards(settings.unlabeled):
         shards = _open_shards(settings, "unlabeled", say)
     elif settings.unlabeled:
-        manifest = _with_unlabeled(manifest, Path(settings.unlabeled), say)
+        manifest = _with_unlabeled(manifest, Path(settings.unlabeled), say, skip_bad=settings.skip_bad_images)
+    if settings.images and not settings.only_named and not shards:
+        manifest = _with_unnamed(manifest, settings, say)
     return Source(settings, manifest, shards or None)
 
 
@@ -171,13 +175,13 @@ def check_classes(settings: DataSettings, manifest: Manifest) -> None:
         raise UserError(f"{where}: {what}; label at least one, or name the other classes by --classes{also}")
 
 
-def _with_unlabeled(manifest: Manifest, path: Path, say: Say) -> Manifest:
+def _with_unlabeled(manifest: Manifest, path: Path, say: Say, *, skip_bad: bool) -> Manifest:
     try:
         if not os.path.exists(path):
             raise UserError(f"there is no file or folder {path}; check the path")
         if is_image_name(path.name) and os.path.isfile(path):
             raise UserError(f"{path} is an image; give a folder, or a text file with one path a line")
-        more = unlabeled_manifest(path, manifest.class_names)
+        more = unlabeled_manifest(path, manifest.class_names, skip=say if skip_bad else None)
     except UserError as error:
         raise UserError(f"--unlabeled: {error}") from None
     joined = join(manifest, more)
@@ -187,20 +191,42 @@ def _with_unlabeled(manifest: Manifest, path: Path, say: Say) -> Manifest:
     return joined
 
 
-def _read(settings: DataSettings, report: Report) -> Manifest:
+def _with_unnamed(manifest: Manifest, settings: DataSettings, say: Say) -> Manifest:
+    """Also the images of --images that are not in `manifest`; a folder that is called like a subset keeps its own."""
+    try:
+        more = unlabeled_manifest(Path(settings.images), manifest.class_names)
+    except UserError:  # it holds no image that is named like one
+        return manifest
+    joined = join(manifest, more)
+    rows = range(len(manifest), len(joined))
+    apart = {row for row in rows if _kept_apart(joined.paths[row].relative_to(settings.images))}
+    if apart:
+        what = f"{len(apart):,} images in {settings.images} that {settings.labels} does not name are not used"
+        say(f"{what}, as they lie in folders for a test or for validation; give others by --unlabeled")
+    if added := len(rows) - len(apart):
+        what = f"{added:,} images in {settings.images} that {settings.labels} does not name count as unlabeled"
+        say(f"{what} (--only-named leaves them out, such as those kept for a test)")
+    return joined.select([row for row in range(len(joined)) if row not in apart]) if apart else joined
+
+
+def _kept_apart(path: Path) -> bool:
+    return any(SUBSET_OF.get(folder.lower()) in ("test", "validation") for folder in path.parts[:-1])
+
+
+def _read(settings: DataSettings, report: Report, say: Say) -> Manifest:
     """The manifest of files, VOC or COCO."""
     classes, root = class_list(settings), Path(settings.root)
     if settings.data == "files":
         if not settings.labels:
             raise UserError("--data files needs --labels, such as a CSV file with the columns image and labels")
         images = Path(settings.images) if settings.images else None
-        return read_labels(Path(settings.labels), images, classes=classes, report=report)
+        return read_labels(Path(settings.labels), images, classes=classes, report=report, say=say)
     if not settings.root:
         raise UserError(f"--data {settings.data} needs --root, the folder of the data")
     if not root.is_dir():
         raise UserError(f"--root: there is no folder {root}; check the path")
     if settings.data == "voc":
-        return read_voc(root, year=settings.year, classes=classes)
+        return read_voc(root, year=settings.year, classes=classes, report=report)
     name = f"instances_train{settings.year or '20[0-9][0-9]'}.json"
     found = sorted((root / "annotations").glob(name))
     if len(found) != 1:
@@ -209,7 +235,9 @@ def _read(settings: DataSettings, report: Report) -> Manifest:
     test = found[0].with_name(found[0].name.replace("train", "val"))
     files = {found[0]: "train"} | ({test: "test"} if test.exists() else {})
     read = partial(read_instances, keep_empty=not settings.drop_empty)
-    return reduce(concat, (read(LabelFile(file, classes=classes), part=part) for file, part in files.items()))
+    return reduce(
+        concat, (read(LabelFile(file, classes=classes, report=report), part=part) for file, part in files.items())
+    )
 
 
 def class_list(settings: DataSettings) -> list[str] | None:

@@ -8,14 +8,16 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data.labels import Flags, Labels
 from percentmatch.data.manifest import Manifest
-from percentmatch.data.pixels.images import Images, Say, print_to_stderr
+from percentmatch.data.pixels.images import Images, Say
 from percentmatch.data.readers.detect import detected
-from percentmatch.data.readers.folder import read_utf8
+from percentmatch.data.readers.folder import read_text
 from percentmatch.data.source import Data, validation_ids
 from percentmatch.errors import UserError
 from percentmatch.settings.config import DataSettings
@@ -103,7 +105,8 @@ def count_split(settings: DataSettings, manifest: Manifest) -> tuple[int, int]:
     bare = _without_labels(pool.ids, pool.labels)
     fixed = set(validation_ids(settings, manifest)) - bare
     total = len(pool) - len(bare) - len(fixed)
-    labeled, validation = split_sizes(total, settings.labeled, settings.validation, fixed=bool(fixed))
+    down = settings.split_kind == "field"
+    labeled, validation = split_sizes(total, settings.labeled, settings.validation, fixed=bool(fixed), down=down)
     return labeled, len(pool) - len(fixed) - labeled - validation
 
 
@@ -136,6 +139,7 @@ def _divide(
             without_labels=bare,
             fixed_validation=fixed_validation,
             keep_classes=pool.labels.targets if settings.split_kind == "every-class" else None,
+            as_field=pool.labels.targets if settings.split_kind == "field" else None,
         )
     split = read_split(Path(file), pool=ids, test=test, without_labels=bare, skipped=skipped, all_there=all_there)
     draws = [name for name, about in declared(DataSettings).items() if about.draws]
@@ -163,7 +167,7 @@ def read_split(
     """
     values = None
     with suppress(ValueError, RecursionError):
-        values = json.loads(read_utf8(file))
+        values = json.loads(read_text(file))
     if not isinstance(values, dict):
         raise UserError(f"'{file}' is not a split; give a run's split.json or one written by `percentmatch data split`")
     split = Split.from_values(values, str(file))
@@ -192,6 +196,7 @@ def make_split(
     without_labels: Collection[str] = (),
     fixed_validation: Collection[str] = (),
     keep_classes: Tensor | Flags | None = None,
+    as_field: Tensor | Flags | None = None,
 ) -> Split:
     """Draw validation images, then labeled ones, at random from the pool; the rest is unlabeled (the paper's way).
 
@@ -199,14 +204,24 @@ def make_split(
     takes every image that has labels and is not for validation. `fixed_validation`, those with labels, are for
     validation whatever `validation` asks for, and fractions are then of the other images. With `keep_classes`, the
     positives (n, c) of the pool, first the labeled part gets an image of every class, then the validation part where a
-    class has another, and then the rest is drawn.
+    class has another, and then the rest is drawn. With `as_field`, the same positives, it is the split of CAP, D2L and
+    DiCaP: the images that show a class, sorted by id, in the order of numpy's RandomState(seed), of which the first
+    are labeled, a fraction rounded down; those that show none are unlabeled.
     """
     fixed = set(fixed_validation).difference(without_labels)
     set_apart = fixed.union(without_labels)
     have_labels = [row for row, name in enumerate(pool) if name not in set_apart]
-    total = len(have_labels)
-    num_labeled, num_validation = split_sizes(total, labeled, validation, fixed=bool(fixed))
-    order = torch.randperm(total, generator=torch.Generator().manual_seed(seed)).tolist()
+    if as_field is not None:
+        shows = (as_field if isinstance(as_field, Flags) else Flags.of(as_field)).in_rows()  # (n,)
+        have_labels = sorted((row for row in have_labels if shows[row]), key=lambda row: pool[row])
+    total, down = len(have_labels), as_field is not None
+    num_labeled, num_validation = split_sizes(total, labeled, validation, fixed=bool(fixed), down=down)
+    if down and num_validation:
+        raise UserError("--split-kind field sets no images apart; take --validation 0 or --official-validation")
+    if down:
+        order = np.random.RandomState(seed % 2**32).permutation(total).tolist()
+    else:
+        order = torch.randperm(total, generator=torch.Generator().manual_seed(seed)).tolist()
     rows = [have_labels[i] for i in order]
     if keep_classes is None:
         valid, drawn = rows[:num_validation], rows[num_validation : num_validation + num_labeled]
@@ -225,10 +240,14 @@ def _without(items: Sequence[T], taken: Sequence[T]) -> list[T]:
     return [item for item in items if item not in held]
 
 
-def split_sizes(total: int, labeled: float, validation: float, *, fixed: bool) -> tuple[int, int]:
-    """How many of `total` images with labels are labeled, and how many validate; see `make_split`."""
+def split_sizes(total: int, labeled: float, validation: float, *, fixed: bool, down: bool = False) -> tuple[int, int]:
+    """How many of `total` images with labels are labeled, and how many validate; see `make_split`.
+
+    A fraction is rounded to the nearest number, or `down`.
+    """
     num_validation = 0 if fixed else _count(validation, total)
-    num_labeled = _count(labeled, total) if labeled else total - num_validation
+    rounded = int(labeled * total) if down and labeled < 1 else _count(labeled, total)
+    num_labeled = rounded if labeled else total - num_validation
     if fixed and not total:
         raise UserError("every image with labels is set apart for validation; mark some of them for training")
     if not labeled and num_labeled < 1:

@@ -1,5 +1,6 @@
 """What a labeler is, and the rules they share: Eq. 1, hard labels, confidence and distribution alignment."""
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.records import Facts, PseudoLabels, Scores, Task, check_task
+from percentmatch.records import Facts, LabeledScores, PseudoLabels, Scores, Task, check_task
 
 UnseenClasses = Literal["negatives", "off"]  # what a class without labeled positives is given
 
@@ -26,6 +27,9 @@ class Labeler(nn.Module, ABC):
     warmup_options: tuple[str, ...] = ()  # the options that set it
     reads_labeled: bool = False  # learns from `Scores.labeled`: teacher scores then include the labeled images
     needs_pool: bool = False  # keeps a row for each unlabeled image, so it cannot train on a stream
+    fit_steps: int | None = None  # `fit` is called before every step that is a multiple of this, but step 0
+    holds_out: int = 0  # one in so many labeled images is treated as unlabeled, and `fit` learns from its labels
+    head_epochs: int = 0  # at the end the head alone learns so many passes over the images held out
 
     weights: Tensor
     unseen: Tensor
@@ -42,6 +46,9 @@ class Labeler(nn.Module, ABC):
 
     @abstractmethod
     def forward(self, scores: Scores) -> PseudoLabels: ...
+
+    def fit(self, labeled: LabeledScores) -> None:
+        """Learn from the scores of all labeled images; only labelers with `fit_steps` are asked to."""
 
     def penalty(self, strong: Tensor, pseudo: PseudoLabels) -> Tensor | None:
         """A term () of the loss beside the selected pairs, from the strong view's probabilities (u, c), or None."""
@@ -131,6 +138,15 @@ def align(weak: Tensor, mean: Tensor, wanted: Tensor, task: Task) -> Tensor:
         return present / present.sum(dim=1, keepdim=True).clamp(min=1e-12)
     absent = (1 - weak) * ((1 - wanted) / (1 - mean))
     return present / (present + absent)
+
+
+def round_length(facts: Facts, refresh_steps: int) -> int:
+    """Steps between two looks at all images: as given, or one pass over the pool, or a fifth of the run if less."""
+    check_between(0, 10**9, refresh_steps=refresh_steps)
+    if not refresh_steps and (facts.num_unlabeled is None or not facts.unlabeled_batch):
+        raise UserError("refresh_steps must be given for a stream, or where the unlabeled batch is not known")
+    one_pass = math.ceil((facts.num_unlabeled or 0) / max(facts.unlabeled_batch, 1))
+    return refresh_steps or max(min(one_pass, facts.total_steps // 5 or one_pass), 1)
 
 
 def check_pool(learner: Any, facts: Facts) -> None:

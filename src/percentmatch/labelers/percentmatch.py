@@ -107,7 +107,7 @@ class PercentMatch(Labeler):
 
     def forward(self, scores: Scores) -> PseudoLabels:
         weak = scores.weak.detach()  # nothing is learnt through pseudo-labels
-        upper, lower = self._thresholds(self.upper_percentile, self.lower_percentile)  # Eq. 4, before this batch
+        upper, lower = self._thresholds(self.upper_percentile, self.lower_percentile)  # Eq. 3, before this batch
         gap = upper - lower  # whatever the schedule: it measures the model
         opened = self.gate.opened(upper, lower, self.labeled_auc)  # (c,)
         weights = self.weights * opened * (scores.step >= self.first_step)  # Eq. 5, after the warm-up
@@ -119,7 +119,7 @@ class PercentMatch(Labeler):
         if self.selection == "soft":
             pseudo = self._soften(pseudo, self.histogram.ranks(weak), *percentiles)
         if self.training:
-            self.histogram.update(weak, last=scores.last)  # Eq. 3
+            self.histogram.update(weak, last=scores.last)  # Eq. 4
             if self.labeled_auc is not None:
                 self.labeled_auc.update(scores)
         return replace(pseudo, gap=gap)

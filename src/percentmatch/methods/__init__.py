@@ -10,7 +10,7 @@ from typing import Any, Literal, get_args, get_origin
 
 from percentmatch import labelers
 from percentmatch.errors import UserError, did_you_mean
-from percentmatch.methods.base import Method, Supervised
+from percentmatch.methods.base import Method, Probe, Supervised
 from percentmatch.methods.mixmatch import MixMatch
 from percentmatch.methods.ramped import MeanTeacher, PiModel, PseudoLabel, TemporalEnsembling
 from percentmatch.methods.rounds import CAP, UPS, CurriculumLabeling
@@ -76,6 +76,7 @@ BCE = {"loss": "bce"}  # of labelers that take scores for probabilities: ASL lif
 
 METHODS: dict[str, Row] = {
     "supervised": Row(Supervised, None, "labeled images only"),
+    "probe": Row(Probe, None, "labeled images only: a linear classifier on the frozen backbone", own_data={}),
     "pseudo_label": Row(PseudoLabel, None, "the student's own hard predictions, on the same view (Lee 2013)"),
     "pi_model": Row(PiModel, None, "two weak views of an image should score alike (Laine and Aila 2017)"),
     "temporal_ensembling": Row(
@@ -103,6 +104,18 @@ METHODS: dict[str, Row] = {
         labelers.PercentMatch,
         "percentile thresholds and gap-gated weights (Huang et al. 2022)",
         own_data={"scores": "teacher"},
+    ),
+    "mat": Row(
+        WeakToStrong,
+        labelers.MAT,
+        "each class's threshold has the largest F1 on the labels (Xiao et al. 2024)",
+        {"scores": "teacher"},
+    ),
+    "dicap": Row(
+        WeakToStrong,
+        labelers.DiCaP,
+        "each pair weighs as it is likely to be right, by held-out labels (Han et al. 2026)",
+        {"scores": "teacher"},
     ),
     "priormatch": Row(
         WeakToStrong,
@@ -151,7 +164,7 @@ def checked_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
     refuse_gone(name, options)
     for key in options:
         if key not in known:
-            raise UserError(f"unknown option '{key}' for method '{name}'{did_you_mean(key, known)}")
+            raise UserError(f"unknown option '{key}' for method '{name}'{did_you_mean(str(key), known)}")
     return {key: known[key].parse(value) for key, value in options.items()}
 
 

@@ -9,19 +9,22 @@ from torch import Tensor, nn
 
 from percentmatch.errors import UserError
 from percentmatch.losses import LOSSES, Loss, mean_over_images
-from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
+from percentmatch.records import Batch, Facts, LabeledScores, PseudoLabels, StepLoss, Task
 
 Source = Literal["student", "teacher"]  # whose scores become pseudo-labels: the student's, or its EMA's
 
 
 class Pool(Protocol):
-    """The unlabeled images, as a method that relabels them between steps sees them."""
+    """The images of a run, as a method sees them that looks at all of them between steps."""
 
     def probabilities(self, model: Source, *, dropout_passes: int = 0) -> tuple[Tensor, Tensor | None]:
         """Scores of all unlabeled images, not augmented, in the order of `Batch.index`: (n, c) and None.
 
         With `dropout_passes`, dropout stays on: the mean and the standard deviation of so many passes.
         """
+
+    def labeled(self, model: Source) -> LabeledScores:
+        """Scores of all labeled images, not augmented, and their labels."""
 
 
 class Method(nn.Module, ABC):
@@ -39,6 +42,10 @@ class Method(nn.Module, ABC):
     warmup_options: tuple[str, ...] = ()  # the options that set `first_step`
     round_steps: int | None = None  # the loop calls `refresh` before every step that is a multiple of this, but step 0
     first_step: int = 0  # before it, unlabeled images teach nothing
+    trains: bool = True  # False: the model is done before the first step, as its head starts
+    pair_loss: Loss  # of the labeled images
+    holds_out: int = 0  # one in so many labeled images is treated as unlabeled; `Pool.labeled` tells its labels
+    head_epochs: int = 0  # after the last step the head alone learns so many passes over the images held out
     restarts: bool = False  # each round begins with a new student, optimizer and learning-rate cycle
 
     @classmethod
@@ -57,7 +64,7 @@ class Method(nn.Module, ABC):
             raise UserError(f"{type(self).__name__} needs dropout and this model has none; {advice}")
 
     def refresh(self, pool: Pool) -> None:
-        """Relabel the pool between two rounds; only methods with `round_steps` are asked to."""
+        """Learn from all images between two rounds, or relabel them; only methods with `round_steps` are asked to."""
 
 
 def forward_together(model: nn.Module, *images: Tensor | None) -> tuple[Tensor, ...]:
@@ -78,7 +85,7 @@ def pair_loss(task: Task, name: str) -> Loss:
 
 
 def labeled_loss(loss: Loss, logits: Tensor, batch: Batch) -> Tensor:
-    """The supervised loss (Eq. 2) over known labels; of mixed images, both sets of labels by their fractions: ()."""
+    """The supervised loss (Eq. 7) over known labels; of mixed images, both sets of labels by their fractions: ()."""
     if batch.own_share is None or batch.partner_targets is None or batch.partner_known is None:
         return mean_over_images(loss(logits, batch.targets), batch.known)
     own = mean_over_images(loss(logits, batch.targets), batch.known * batch.own_share)
@@ -98,3 +105,15 @@ class Supervised(Method):
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
         total = labeled_loss(self.pair_loss, model(batch.images), batch)
         return StepLoss(total, {"supervised": total.detach()})
+
+
+class Probe(Supervised):
+    """A linear probe: the best linear classifier of the labeled images on the features of the frozen backbone.
+
+    It is logistic regression with a squared penalty, whose strength 5-fold cross-validation chooses. No step is taken.
+    """
+
+    trains = False
+
+    def __init__(self, facts: Facts, *, task: Task = "multi-label") -> None:
+        super().__init__(facts, task=task, loss="bce")

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.labelers.base import check_between, check_choice, check_pool, check_weight
+from percentmatch.labelers.base import check_between, check_choice, check_pool, check_weight, round_length
 from percentmatch.losses import mean_over_images
 from percentmatch.methods.base import Method, Pool, Source, forward_together, labeled_loss, pair_loss, step_loss
 from percentmatch.records import Batch, Facts, PseudoLabels, StepLoss, Task
@@ -123,12 +123,8 @@ class CAP(Rounds):
         refresh_steps: int = 0,
     ) -> None:
         super().__init__(facts, task=task, loss=loss, weight=weight)
-        if warmup_steps < 0 or refresh_steps < 0:
-            raise UserError(f"warmup_steps ({warmup_steps}) and refresh_steps ({refresh_steps}) must not be negative")
-        if not refresh_steps and not facts.unlabeled_batch:
-            raise UserError("refresh_steps must be given where the unlabeled batch is not known")
-        one_pass = math.ceil((facts.num_unlabeled or 0) / max(facts.unlabeled_batch, 1))
-        length = refresh_steps or max(min(one_pass, facts.total_steps // 5 or one_pass), 1)
+        check_between(0, 10**9, warmup_steps=warmup_steps)
+        length = round_length(facts, refresh_steps)
         self.round_steps, self.first_round = length, math.ceil(warmup_steps / length)
         self.first_step = max(self.first_round, 1) * length
         self.num_pool, self.num_positive = facts.num_unlabeled or 0, expected_positives(facts)  # (c,)

@@ -8,7 +8,7 @@ from torch import nn
 from percentmatch.labelers import Labeler
 from percentmatch.labelers.base import check_choice
 from percentmatch.losses import mean_over_images
-from percentmatch.methods.base import Method, Source, forward_together, labeled_loss, pair_loss, step_loss
+from percentmatch.methods.base import Method, Pool, Source, forward_together, labeled_loss, pair_loss, step_loss
 from percentmatch.methods.mixmatch import labels_of
 from percentmatch.records import Batch, Scores, StepLoss, Task, scores_of
 
@@ -35,9 +35,14 @@ class WeakToStrong(Method):
         super().__init__()
         check_choice(Source, scores=scores)
         self.labeler, self.task, self.scores_from = labeler, task, scores
-        self.first_step = labeler.first_step
+        self.first_step, self.round_steps = labeler.first_step, labeler.fit_steps
+        self.holds_out, self.head_epochs = labeler.holds_out, labeler.head_epochs
         self.pair_loss = pair_loss(task, loss)
         self.unlabeled_loss = pair_loss(task, "bce") if labeler.soft_targets else self.pair_loss
+
+    def refresh(self, pool: Pool) -> None:
+        if self.round_steps:
+            self.labeler.fit(pool.labeled(self.scores_from))
 
     def forward(self, model: nn.Module, batch: Batch, teacher: nn.Module) -> StepLoss:
         if self.scores_from == "student":

@@ -2,20 +2,20 @@
 
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
-from difflib import get_close_matches
 from pathlib import Path
 from typing import Any
 
-import timm
 import torch
 from timm.data.constants import IMAGENET_DEFAULT_MEAN, IMAGENET_DEFAULT_STD
 from torch import Tensor, nn
 
-from percentmatch.errors import UserError, did_you_mean
+from percentmatch.errors import UserError
+from percentmatch.models.backbones import backbone_cfg, create_backbone
 from percentmatch.models.heads import head_class
 from percentmatch.models.heads.base import Head
-from percentmatch.models.weights import OFFLINE_BACKBONE, fill, load_file, pretrained, read_offline, read_weights
+from percentmatch.models.weights import OFFLINE_BACKBONES, fill, load_file, pretrained, read_offline, read_weights
 
+LARGE = 512  # pixels of a side; what a network keeps for the gradient of a larger image takes gigabytes
 DROPPING = (nn.Dropout, nn.Dropout1d, nn.Dropout2d, nn.Dropout3d, nn.AlphaDropout, nn.MultiheadAttention)
 
 
@@ -36,6 +36,10 @@ class Classifier(nn.Module):
         """What the head sees."""
         images = images.to(next(self.parameters()).dtype)  # float64 if the weights are
         return _features(self.backbone, images, self.head.reads)
+
+    def pooled(self, images: Tensor) -> Tensor:
+        """The backbone's own pooling, whatever the head reads: (n, d)."""
+        return _features(self.backbone, images.to(next(self.parameters()).dtype), "pooled")
 
 
 def _features(backbone: Any, images: Tensor, reads: str) -> Tensor:
@@ -69,9 +73,11 @@ def build_classifier(
     dropout: float = 0.0,
     bias: Tensor | None = None,
 ) -> Classifier:
-    """Any timm model by name; `bias` (c,) is what a new head starts at, if not at random.
+    """Any timm model by name, or `resnet50_v1` (see `create_backbone`).
 
-    `weights`: "none" (random), "pretrained" (timm's), "offline" (of tf_efficientnet_lite0, from a package), or a file
+    `bias` (c,) is what a new head starts at, if not at random.
+
+    `weights`: "none" (random), "pretrained" (timm's), "offline" (of OFFLINE_BACKBONES, from a package), or a file
     (.safetensors, .pt, .pth, .bin) with a timm model's state dict or a whole Classifier's; of the latter the head is
     used too if it fits, else the log says it is random.
     Parameters that the head never reads (such as a ConvNeXt's last norm under an ML-Decoder) are frozen, so that
@@ -80,16 +86,18 @@ def build_classifier(
     new_head = head_class(head, dropout)
     if num_classes < 1 or image_size < 1:
         raise UserError(f"num_classes ({num_classes}) and image_size ({image_size}) must be at least 1")
-    cfg = _known_cfg(backbone)
+    cfg = backbone_cfg(backbone)
     if weights == "pretrained" and not cfg.has_weights:
         raise UserError(f"timm has no pretrained weights for '{backbone}'; use --weights none or give a file")
-    if weights == "offline" and backbone != OFFLINE_BACKBONE:
-        raise UserError(f"--weights offline are those of {OFFLINE_BACKBONE}, not of '{backbone}'; name that --backbone")
+    if weights == "offline" and backbone not in OFFLINE_BACKBONES:
+        those = ", ".join(OFFLINE_BACKBONES)
+        raise UserError(f"--weights offline are those of {those}, not of '{backbone}'; name one of these by --backbone")
     state = {} if weights in ("none", "pretrained", "offline") else read_weights(Path(weights))
     img_size = image_size if cfg.fixed_input_size else None  # timm drops a None
     try:
-        trunk = timm.create_model(backbone, num_classes=0, img_size=img_size)
-        width = _connect(trunk, image_size, new_head.reads)
+        trunk = create_backbone(backbone, num_classes=0, img_size=img_size)
+        side = image_size if img_size or image_size <= LARGE else LARGE // 2 + image_size % (LARGE // 2)
+        width = _connect(trunk, side, new_head.reads)  # which do not depend on the size where any will do
     except Exception as error:  # timm's model families refuse a size in many ways
         reason = next(iter(str(error).splitlines()), type(error).__name__)
         raise UserError(f"backbone '{backbone}' cannot be used at {image_size} pixels: {reason}") from error
@@ -101,23 +109,10 @@ def build_classifier(
     if weights == "pretrained":
         trunk.load_state_dict(pretrained(backbone, img_size).state_dict())
     elif weights == "offline":
-        fill(trunk, *read_offline(trunk))
+        fill(trunk, *read_offline(trunk, backbone))
     elif weights != "none":
         load_file(trunk, classifier.head, state, Path(weights), backbone, img_size)
     return classifier
-
-
-def _known_cfg(name: str) -> Any:
-    """timm's record of a model (its input size, its weights); for an unknown name an error with the closest one."""
-    architecture, dot, tag = name.partition(".")
-    if not timm.is_model(architecture):
-        close = get_close_matches(name, timm.list_models(), n=1, cutoff=0.6)
-        hint = did_you_mean(name, close) if close else "; `timm.list_models()` lists those there are"
-        raise UserError(f"unknown backbone '{name}'{hint}")
-    tags = timm.list_models(f"{architecture}.*", pretrained=True)
-    if dot and name not in tags:
-        raise UserError(f"backbone '{architecture}' has no weights '{tag}'{did_you_mean(name, [architecture, *tags])}")
-    return timm.get_pretrained_cfg(name)
 
 
 @torch.enable_grad()

@@ -1,7 +1,6 @@
 """A trained classifier in one safetensors file that says by itself how to rebuild and feed the model."""
 
 import json
-import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from itertools import chain
@@ -17,11 +16,14 @@ from percentmatch.errors import UserError
 from percentmatch.files import check_plain
 from percentmatch.models.classifier import Classifier, build_classifier
 from percentmatch.models.heads import HEADS
-from percentmatch.records import Task
+from percentmatch.models.weights import KEY
+from percentmatch.records import MOST_CLASSES, Task
 
-KEY = "percentmatch"
 NO_CARD = (KeyError, TypeError, ValueError, AttributeError, OverflowError, RecursionError)
 LARGEST = 4096  # pixels of a side, as in the settings of a run
+MOST_CARD = 16 << 20  # letters of a card; its JSON takes many times as much memory
+LONGEST = 200  # letters of a backbone's name
+MOST_FACTOR = 1e30  # no product with a logit is infinite
 
 
 @dataclass(frozen=True)
@@ -55,19 +57,31 @@ class Card:
     version: str
     decisions: Decisions | None = None  # None: the network's own probabilities, from 0.5 on
 
+    @property
+    def calibrated(self) -> bool:
+        """Whether probabilities are others than the network's own: a calibration that does not help is not kept."""
+        known = self.decisions
+        return known is not None and (set(known.scale), set(known.shift)) != ({1.0}, {0.0})
+
     def __post_init__(self) -> None:
         names, decisions = self.class_names, self.decisions
         texts = (self.backbone, self.version, self.head, self.task, self.frame)
         numbers = [*self.mean, *self.std]
         if not isinstance(names, tuple) or not all(isinstance(text, str) for text in (*names, *texts)):
             raise TypeError("a name is not a text")
+        if len(names) > MOST_CLASSES:
+            raise ValueError("too many classes")
+        if len(self.backbone) > LONGEST:
+            raise ValueError("a backbone of that name")
         "".join(names).encode()  # a class without a UTF-8 form raises ValueError
         if not names or not all(names) or len(set(names)) < len(names):
             raise ValueError("classes must be named, each once")
         if self.head not in HEADS or self.task not in get_args(Task) or self.frame not in ("squash", "center"):
             raise ValueError("unknown head, task or frame")
-        if not all(isinstance(side, int) and 1 <= side <= LARGEST for side in (self.image_size, self.decode_size)):
+        if not all(type(side) is int and 1 <= side <= LARGEST for side in (self.image_size, self.decode_size)):
             raise ValueError("a size out of range")
+        if not all(isinstance(each, tuple) for each in (self.mean, self.std)) or isinstance(self.dropout, bool):
+            raise TypeError("dropout, mean or std of another type")
         if not 0 <= self.dropout <= 1 or len(self.mean) != 3 or len(self.std) != 3 or min(self.std) <= 0:
             raise ValueError("dropout, mean or std out of range")
         if decisions is not None:
@@ -75,8 +89,12 @@ class Card:
             num_thresholds = len(names) if self.task == "multi-label" else 0
             if [*map(len, lists)] != [len(names), len(names), num_thresholds] or min(decisions.scale) <= 0:
                 raise ValueError("the decisions do not fit the classes")
+            if not isinstance(decisions.aim, str) or not all(isinstance(each, tuple) for each in lists):
+                raise TypeError("decisions of another type")
+            if not all(0 <= threshold <= 1 for threshold in decisions.thresholds):
+                raise ValueError("a threshold is no probability")
             numbers += chain(*lists)
-        if not all(map(math.isfinite, numbers)):
+        if any(isinstance(number, bool) or not abs(number) <= MOST_FACTOR for number in numbers):
             raise ValueError("a number is not finite")
 
 
@@ -108,12 +126,20 @@ def load_classifier(path: Path, device: torch.device) -> tuple[Classifier, Card]
     """The model in eval mode, and its card."""
     try:
         check_plain(path, None)
-        with safe_open(path, framework="pt") as file:
-            card = read_card(json.loads(file.metadata()[KEY]))
+        with open(path, "rb"), safe_open(path, framework="pt") as file:  # which calls what it may not read missing
+            text = file.metadata()[KEY]
+            if len(text) > MOST_CARD:
+                raise ValueError("a card that long")
+            card = read_card(json.loads(text))
             tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118  not a dict
+        if sum(tensor.numel() for name, tensor in tensors.items() if name.startswith("head.")) < len(card.class_names):
+            raise ValueError("fewer weights than classes")
     except FileNotFoundError:
         raise UserError(f"there is no model '{path}'; check the path, or wait until the run has finished") from None
-    except (OSError, SafetensorError, *NO_CARD) as error:
+    except OSError as error:
+        reason = (error.strerror or str(error)).lower()
+        raise UserError(f"cannot read the model '{path}': {reason}; check the path and its permissions") from error
+    except (SafetensorError, *NO_CARD) as error:
         raise UserError(f"'{path}' is not a model saved by percentmatch ({type(error).__name__})") from error
     model = classifier_of(card)
     try:

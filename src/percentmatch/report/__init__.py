@@ -5,9 +5,9 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data import Data
 from percentmatch.data.pixels.cache import Progress
-from percentmatch.data.pixels.images import print_to_stderr
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.files import replacing_named

@@ -24,6 +24,7 @@ class RunRecord:
     path: Path
     name: str
     config: Config
+    given: dict[str, Any]  # of its settings, what somebody set
     split: Split | None
     environment: dict[str, Any]
     minutes: float | None  # None: the run has not finished
@@ -94,6 +95,7 @@ def read_run(path: Path, name: str) -> RunRecord:
         path=path,
         name=name,
         config=config,
+        given=folder.read_given(),
         split=folder.read_split() if folder.split.exists() else None,
         environment=read_json(folder.environment) if folder.environment.exists() else {},
         minutes=metrics.get("minutes"),

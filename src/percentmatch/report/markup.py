@@ -7,7 +7,7 @@ from html import escape
 
 from percentmatch.scoring.intervals import Ends
 
-VOID = {"meta", "input", "br", "line", "rect", "circle", "path", "polyline"}
+VOID = {"meta", "input", "br", "img", "line", "rect", "circle", "path", "polyline"}
 MISSING = "\u2013"
 
 

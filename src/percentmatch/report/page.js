@@ -103,6 +103,56 @@ for (const box of all(".filter")) {
   });
 }
 
+// thresholds by hand: a slider for each class, and the file of all thresholds
+const exactly = (value) => (100 * value).toFixed(1);
+function share(cell, hits, trials, of = (x) => x) { // with its 95% interval, Wilson's
+  cell.replaceChildren(trials ? exactly(of(hits / trials)) : "–");
+  cell.dataset.v = trials ? of(hits / trials) : "";
+  if (!trials) return;
+  const z = 1.959964, p = hits / trials, slack = z * z / trials;
+  const half = z * Math.sqrt(p * (1 - p) / trials + slack / (4 * trials));
+  const [low, high] = [-1, 1].map((side) => of(Math.min(1, Math.max(0, (p + slack / 2 + side * half) / (1 + slack)))));
+  cell.append(make("small", `${exactly(low)} to ${exactly(high)}`));
+}
+for (const [key, run] of Object.entries(data.sliders)) {
+  const sliders = all(`.slider[data-run="${key}"]`), link = document.querySelector(`.download[data-run="${key}"]`);
+  const chosen = [...run.own];
+  const write = () => {
+    const thresholds = Object.fromEntries(run.names.map((name, n) => [name, chosen[n]]));
+    link.href = `data:application/json,${encodeURIComponent(JSON.stringify({ thresholds }, null, 1))}`;
+  };
+  const rows = sliders.map((slider) => {
+    const cells = [...slider.closest("tr").cells], position = Number(slider.dataset.position);
+    const before = cells.slice(2).map((cell) => [cell, cell.innerHTML, cell.dataset.v]), start = slider.value;
+    const { right, chosen: taken, positives } = run.classes[position];
+    slider.disabled = false;
+    slider.setAttribute("aria-valuetext", cells[2].textContent);
+    slider.addEventListener("input", () => {
+      const step = Number(slider.value), hits = right[step], threshold = run.grid[step];
+      chosen[position] = threshold;
+      cells[2].textContent = cells[2].dataset.v = threshold.toFixed(4);
+      slider.setAttribute("aria-valuetext", cells[2].textContent);
+      share(cells[3], hits, taken[step]);
+      share(cells[4], hits, positives);
+      share(cells[5], hits, taken[step] + positives - hits, (x) => 2 * x / (1 + x));
+      if (chooser.value !== slider.dataset.class) pick(slider.dataset.class);
+      write();
+    });
+    return () => {
+      slider.value = start;
+      chosen[position] = run.own[position];
+      for (const [cell, content, value] of before) cell.innerHTML = content, cell.dataset.v = value;
+      slider.setAttribute("aria-valuetext", cells[2].textContent);
+    };
+  });
+  document.querySelector(`.reset[data-run="${key}"]`).addEventListener("click", () => {
+    for (const restore of rows) restore();
+    write();
+  });
+  link.closest(".tools").hidden = false;
+  write();
+}
+
 // figures: the nearest point under the pointer
 const tip = document.getElementById("tip");
 const shapes = new WeakMap();

@@ -10,9 +10,10 @@ from percentmatch import __version__
 from percentmatch.methods import labeled_loss_of
 from percentmatch.report.compare import comparison
 from percentmatch.report.curves import chart_figure, pseudo_labels, training
+from percentmatch.report.decisions import decisions, rule, slider_data
 from percentmatch.report.figures import Line, small_interval
 from percentmatch.report.markup import Cell, Html, count, join, percent, percent_cell, script_json, span, table, tag
-from percentmatch.report.scoring import GROUPS, PageRun, ScoredRun, gallery
+from percentmatch.report.scoring import GROUPS, PageRun, gallery
 from percentmatch.report.summary import sentence, summary
 from percentmatch.scoring.intervals import interval, resamples_of
 from percentmatch.scoring.metrics import resampled_metrics
@@ -21,7 +22,9 @@ from percentmatch.scoring.table import SUBSETS, ScoreTable
 
 def page(entries: Sequence[PageRun], classes: Sequence[str]) -> str:
     """The report of one run, or of several with their comparison first."""
-    style, script = (Html(files("percentmatch.report").joinpath(name).read_text()) for name in ("page.css", "page.js"))
+    style, script = (
+        Html(files("percentmatch.report").joinpath(name).read_text("utf-8")) for name in ("page.css", "page.js")
+    )
     shown = sorted({number for entry in entries for number in entry.shown_index})
     if len(entries) == 1:
         title, sections = f"Report of {entries[0].run.name}", run_sections(entries[0], level=2)
@@ -88,6 +91,7 @@ def _data(entries: Sequence[PageRun], classes: Sequence[str], shown: Sequence[in
         "examples": [shown[n] for n in page_examples([counts.get(classes[number], 0) for number in shown])],
         "galleries": {key: value for key, value in galleries.items() if value},
         "pictures": list(pictures),
+        "sliders": {entry.key: found for entry in entries if (found := slider_data(entry))},
     }
 
 
@@ -99,6 +103,7 @@ def run_sections(entry: PageRun, level: int) -> list[tuple[str, str, Html]]:
         "Pseudo-labels": pseudo_labels(entry),
         "Training": training(entry),
         "Calibration": calibration(entry),
+        "Decisions": decisions(entry),
         "Images": images(entry),
     }
     sections = []
@@ -206,7 +211,7 @@ def images(entry: PageRun) -> Html | None:
     if not entry.scored or not entry.scored.subsets:
         return None
     about = (
-        f"Some {entry.scored.gallery_subset} images, for the class chosen above. {_rule(entry.scored)} Under each "
+        f"Some {entry.scored.gallery_subset} images, for the class chosen above. {rule(entry.scored)} Under each "
         "image: the probability of the class, the true labels, then labels that are predicted but not true (+), or "
         "true but not predicted (\u2212)."
     )
@@ -219,22 +224,6 @@ def images(entry: PageRun) -> Html | None:
         tag("p", tag("strong", class_="shown-class", aria_live="polite")),
         tag("div", *groups, class_="gallery", data_run=entry.key),
         tag("noscript", tag("p", "The page's script shows the images, and scripts are switched off.")),
-    )
-
-
-def _rule(scored: ScoredRun) -> str:
-    """What makes a label a predicted one."""
-    if scored.task == "single-label":
-        return "The predicted label is the most probable one."
-    if scored.aim is None:
-        return (
-            "The model has no thresholds, because it had no validation images: a label counts as predicted from the "
-            f"score on that has the best F1 on these {scored.gallery_subset} images."
-        )
-    aim = "the best F1" if scored.aim == "F1" else scored.aim
-    return (
-        "A label counts as predicted where percentmatch predict decides for it: from the threshold on that the model "
-        f"keeps for the class, chosen for {aim}."
     )
 
 

@@ -16,6 +16,7 @@ from percentmatch.models import Card, Decisions
 from percentmatch.report.collect import RunRecord
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import decision_thresholds, decisions_of, probabilities_of, thresholds_of
+from percentmatch.scoring.decisions import DecisionTable, score_decisions
 from percentmatch.scoring.intervals import Ends, Resampled, bootstrap, mean_interval, plain, resamples_of
 from percentmatch.scoring.metrics import Reliability, reliability
 from percentmatch.scoring.predictions import logits, probabilities
@@ -66,7 +67,8 @@ class ScoredRun:
     pool: ScoredPool | None
     labeled_positives: list[int]
     aim: str | None  # of the model's own thresholds; None: they have the best F1 on the images shown
-    gallery_subset: str | None  # whose images are shown; None if there are none
+    gallery_subset: str | None  # the largest one, whose images and decisions are shown; None if there are none
+    decisions: DecisionTable | None  # on it
 
 
 @dataclass(frozen=True)
@@ -122,17 +124,23 @@ def score_own_images(run: RunRecord, device: str = "auto", **where: Unpack[RunDa
     found = {name: logits(model, each.pixels, card, on) for name, each in images.items()}
     if any(each.isnan().any() for each in found.values()):
         raise UserError("the saved model gives probabilities that are not a number (NaN): training has diverged")
-    shown = next(reversed(images), None)  # the validation images, or else the test images
+    shown = max(images, key=lambda name: len(images[name]), default=None)
     decided = card if card.decisions or not shown else _with_thresholds(card, found[shown], images[shown])
     labeled = data.pool.labels.targets.select(data.pool.rows(run.split.labeled))
+    subsets = {name: _score_subset(found[name], each, card, decided) for name, each in images.items()}
+    decisions = None
+    if shown:
+        labels = images[shown].scoring_labels(count_difficult=False)
+        decisions = score_decisions(subsets[shown].decided, *labels, card.class_names, thresholds_of(decided))
     return ScoredRun(
         class_names=card.class_names,
         task=card.task,
-        subsets={name: _score_subset(found[name], each, card, decided) for name, each in images.items()},
+        subsets=subsets,
         pool=_score_pool(model, data.pool, run.split, card, on),
         labeled_positives=labeled.in_columns().tolist(),
         aim=card.decisions.aim if card.decisions else None,
         gallery_subset=shown,
+        decisions=decisions,
     )
 
 
@@ -155,7 +163,7 @@ def _score_subset(found: Tensor, images: Images, card: Card, decided: Card) -> S
         resampled=bootstrap(scores, *labels, resamples=resamples_of(scores.shape[1])),
         reliability=reliability(scores, *labels),
         pooled=reliability(scores, *labels, pooled=True),
-        calibrated=reliability(final, *labels, pooled=True) if card.decisions else None,
+        calibrated=reliability(final, *labels, pooled=True) if card.calibrated else None,
         probabilities=final,
         decided=decisions_of(found, decided).bool(),
         doubt=_doubt(final, decided),

@@ -1,5 +1,7 @@
 """The summary of a run: a sentence, its scores, what was run and what is missing."""
 
+from collections.abc import Sequence
+
 from percentmatch.data.split import PARTS
 from percentmatch.errors import several
 from percentmatch.methods import uses_unlabeled
@@ -18,6 +20,7 @@ DATA_WORDS = {
     "voc": "Pascal VOC",
     "coco": "MS-COCO",
 }
+NOT_LISTED = ("method", "data", "seed")  # settings that stand above the list
 TOLERANCE = 0.002  # by which scores computed now may differ from metrics.json without a note
 
 
@@ -122,20 +125,29 @@ def _facts(entry: PageRun) -> Html:
         facts["Step"] = f"{run.last_step:,} of {config.total_steps:,}"
     names = {"device": "Hardware", "commit": "Commit", "percentmatch": "Version", "torch": "torch", "python": "Python"}
     facts |= {words: str(run.environment[name]) for name, words in names.items() if run.environment.get(name)}
-    changed = [
-        tag("li", tag("code", name), f" {value} ", tag("small", f"(default {default})" if default != "" else ""))
-        for name, value, default in changed_settings(config)
-    ]
     rows = [tag("div", tag("dt", name), tag("dd", value)) for name, value in facts.items()]
-    settings = tag("ul", *changed, class_="settings") if changed else tag("p", "All settings are the defaults.")
+    given = flat(run.given)
+    found = [each for each in changed_settings(config) if each[0] not in given]
+    chosen = [(name, value, f"default {default}" if default != "" else "") for name, value, default in found]
+    asked = [(name, str(value), "") for name, value in given.items() if name not in NOT_LISTED and value != ""]
     return join(
         tag("dl", *rows, class_="facts"),
-        tag("details", tag("summary", f"Settings that differ from the defaults ({len(changed)})"), settings),
+        _settings("Settings that were given", asked),
+        _settings("Settings that were chosen for data and machine", chosen),
     )
+
+
+def _settings(title: str, found: Sequence[tuple[str, str, str]]) -> Html:
+    """The names and values of settings, and what is to be said of each."""
+    items = [
+        tag("li", tag("code", name), f" {value} ", tag("small", f"({note})" if note else ""))
+        for name, value, note in found
+    ]
+    body = tag("ul", *items, class_="settings") if items else tag("p", "None.")
+    return tag("details", tag("summary", f"{title} ({len(items)})"), body)
 
 
 def changed_settings(config: Config) -> list[tuple[str, str, str]]:
     """Name, value and default of every setting that is not the default; options of the method have no default here."""
     mine, usual = flat(config.to_dict()), flat(Config().to_dict())
-    skip = ("method", "data", "seed")
-    return [(n, str(v), str(usual.get(n, ""))) for n, v in mine.items() if v != usual.get(n) and n not in skip]
+    return [(n, str(v), str(usual.get(n, ""))) for n, v in mine.items() if v != usual.get(n) and n not in NOT_LISTED]

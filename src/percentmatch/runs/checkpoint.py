@@ -5,7 +5,6 @@ They are written while training continues, and read without executing anything.
 
 import errno
 import os
-import sys
 import zipfile
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +14,17 @@ from typing import Any, NotRequired, TypedDict, cast
 import torch
 from torch import Tensor
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.errors import UserError
-from percentmatch.files import cannot_write, check_weights, replacing
+from percentmatch.files import cannot_write, check_count, check_number, replacing
+from percentmatch.models.archive import check_weights
 from percentmatch.runs.log import Log
 
 # what loading a state raises that another program, model or method left
 BAD_STATE = (LookupError, RuntimeError, ValueError, TypeError, AttributeError, ArithmeticError)
+
+
+MOST_VALUES, DEEPEST = 10_000, 5  # of the settings in a checkpoint; a run has about a hundred
 
 
 class Checkpoint(TypedDict):
@@ -33,6 +37,8 @@ class Checkpoint(TypedDict):
     model: dict[str, Tensor]
     optimizer: dict[str, Any]
     meter: dict[str, Any]  # sums since the last log row
+    images: NotRequired[Tensor]  # (n,) fingerprints, in the order of the split; older versions wrote none
+    shards: NotRequired[Tensor]  # (s,) fingerprints of shards, 0 if unknown
     # of a run only
     split: NotRequired[str]  # digest of the split
     labels: NotRequired[str]  # digest of class names and labels
@@ -90,6 +96,7 @@ class Checkpoints:
         for path in filter(Path.exists, (self.last, self.previous)):
             try:
                 state = load_checkpoint(path, device)
+                check_values(state)
                 if "log" in state and not self.log.begins_with(state["log"]):
                     raise UserError(f"'{self.log.path}' does not begin as it did when '{path}' was written")
                 return state, f"{reasons[0]}; going on from '{path}', step {state['step']}" if reasons else ""
@@ -107,7 +114,7 @@ class Checkpoints:
     def go_on_from(self, state: Checkpoint | None, why: str) -> None:
         """Bring the files to the state of this checkpoint of `newest`, or to step 0: later rows are written again."""
         if why:
-            print(why, file=sys.stderr)
+            print_to_stderr(why)
         if state and why:
             try:
                 os.replace(self.previous, self.last)
@@ -139,6 +146,29 @@ def load_checkpoint(path: Path, device: torch.device) -> Checkpoint:
     if not isinstance(state, dict):
         raise UserError(f"'{path}' is not a checkpoint of a run")
     return cast(Checkpoint, state)
+
+
+def check_values(state: Mapping[str, Any]) -> None:
+    """Raise one of BAD_STATE unless the numbers and texts, which are looked at before the tensors, can be a run's."""
+    check_count(state["step"], "step")
+    check_number(state.get("seconds", 0.0))
+    if "log" in state:
+        size, digest = state["log"]
+        check_count(size, "the log's length")
+        if not isinstance(digest, str):
+            raise TypeError("the log's hash is no text")
+    values, found = [(state.get("settings"), 0)], 0
+    while values:  # not by calls of itself: a few lists that hold each other twice stand for billions
+        value, depth = values.pop()
+        inside = (
+            [*value, *value.values()] if isinstance(value, dict) else value if isinstance(value, list | tuple) else ()
+        )
+        found += 1 + len(inside)
+        if found > MOST_VALUES or depth > DEEPEST:
+            raise ValueError("the settings are no settings")
+        if not isinstance(value, dict | list | tuple | str | int | float | None):
+            raise TypeError(f"a setting is a {type(value).__name__}")
+        values += [(each, depth + 1) for each in inside]
 
 
 def _write(path: Path, state: Checkpoint, previous: Path, stream: torch.cuda.Stream | None) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 from percentmatch.distributed.group import is_main
 from percentmatch.errors import UserError
-from percentmatch.files import cannot_write, open_own, read_plain, refuse_constant, write_atomic
+from percentmatch.files import cannot_write, check_plain, open_own, read_plain, refuse_constant, write_atomic
 
 _hash = partial(hashlib.blake2b, digest_size=16)
 
@@ -68,7 +68,12 @@ class Log:
 
     def begins_with(self, mark: list[Any]) -> bool:
         """Whether the log began as it does now when this mark was made."""
-        return self._hash_of(mark[0]).hexdigest() == mark[1]
+        size, digest = mark
+        try:
+            there = check_plain(self.path, None) if self.path.exists() else 0
+        except OSError as error:
+            raise UserError(f"'{self.path}' cannot be read ({type(error).__name__})") from error
+        return size <= there and self._hash_of(size).hexdigest() == digest
 
     def cut(self, mark: list[Any] | None, step: int) -> None:
         """Cut the log back to a mark, or where there is none to the rows up to a step."""

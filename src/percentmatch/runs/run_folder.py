@@ -3,7 +3,6 @@
 import os
 import platform
 import subprocess
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Mapping
 from dataclasses import replace
@@ -22,10 +21,13 @@ from percentmatch.data.split import Split
 from percentmatch.errors import UserError
 from percentmatch.files import check_numbers, is_part, read_json, read_sound, read_yaml, sweep, write_atomic, write_json
 from percentmatch.runs.checkpoint import Checkpoints
+from percentmatch.runs.lock import NAME as LOCK
+from percentmatch.runs.lock import Lock
 from percentmatch.runs.log import Log
 from percentmatch.scoring.table import final_scores
 from percentmatch.settings.config import NO_FILE, Config, DataSettings, PretrainSettings, to_repeat, with_absolute_paths
-from percentmatch.settings.declare import all_of, declared, flat, sections
+from percentmatch.settings.declare import GIVEN, all_of, declared, flat, given_in, has_sections, sections
+from percentmatch.settings.renamed import renamed
 
 ALWAYS_THERE = ("data", "method", "seed")  # the first setting, one in the middle and one of the last: the file is whole
 
@@ -44,7 +46,7 @@ class Folder(ABC):
         self.split, self.environment = path / "split.json", path / "environment.json"
         self.log = Log(path / "log.jsonl")
         self.checkpoints = Checkpoints(path, self.log)
-        self.entered, self.held = False, None
+        self.entered, self.lock = False, Lock(path)
 
     def __enter__(self) -> Self:
         self.entered = True
@@ -54,24 +56,14 @@ class Folder(ABC):
         try:
             self.checkpoints.wait()
         finally:
-            if self.held is not None:
-                os.close(self.held)
-            self.entered, self.held = False, None
+            self.entered = False
+            self.lock.free()
 
     def hold(self) -> None:
-        """Until the block or the process ends, nobody else writes here. Some network disks cannot promise that."""
-        if not self.entered or self.held is not None or sys.platform == "win32":
-            return
-        import fcntl
-
-        self.held = os.open(self.path, os.O_RDONLY)
-        try:
-            fcntl.flock(self.held, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            sweep(self.path, older=0)
-        except BlockingIOError:
-            raise UserError(f"another process is at work in '{self.path}'; wait until it ends, or end it") from None
-        except OSError:
-            return
+        """Make the folder, and until the block or the process ends let nobody else write there."""
+        if self.entered and self.lock.file is None:
+            self.lock.take()
+            sweep(self.path, alone=True)
 
     def check_new(self) -> None:
         """Refuse a folder that holds anything: nobody's results are overwritten."""
@@ -81,25 +73,20 @@ class Folder(ABC):
             if self.config.exists():
                 how = "continue it with --resume or choose another --out"
                 raise UserError(f"'{self.path}' already holds a {self.kind}; {how}")
-            if self.path.exists() and not all(map(is_part, self.path.iterdir())):
+            if self.path.exists() and not all(is_part(path) or path.name == LOCK for path in self.path.iterdir()):
                 raise UserError(f"'{self.path}' is not empty; choose another --out")
         except OSError as error:
             raise UserError(f"cannot look into '{self.path}': {error.strerror}; choose another --out") from error
 
     def create(self, settings: DataSettings, given: Mapping[str, Any], split: Split, device: torch.device) -> None:
-        """Make the folder, keep others out of it, and write what is known before training; paths are absolute."""
-        try:
-            self.path.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"cannot make the folder '{self.path}': {error.strerror}; choose another --out") from error
-        self.hold()
+        """Make the folder unless it is held, and write what is known before training; paths are absolute."""
+        self.path.mkdir(parents=True, exist_ok=True)
         values = {name: with_absolute_paths(each) for name, each in sections(settings, given).items()}
         write_atomic(self.config, yaml.safe_dump(values, sort_keys=False).encode())
         self.complete(split, device)
 
     def complete(self, split: Split, device: torch.device) -> None:
         """Write what a fault at the start may have left out; refuse another run's split."""
-        self.hold()
         if not self.environment.exists():
             write_json(self.environment, environment(device))
         if not self.split.exists():
@@ -126,7 +113,7 @@ class Folder(ABC):
         if begun is None:
             then = self.read_settings()
         else:  # by another version, perhaps
-            known = {name: value for name, value in begun.items() if name in declared(type(settings))}
+            known = {name: value for name, value in renamed(begun).items() if name in declared(type(settings))}
             then = settings.from_dict(known, source="the checkpoint")
         refuse_other(self.path, then, settings)
 
@@ -145,7 +132,7 @@ class RunFolder(Folder):
 
     def read_config(self) -> Config:
         """The settings of the run; refused if they are incomplete, or if a newer version wrote one of them."""
-        values = all_of(self.read_settings_file(), str(self.config))
+        values = renamed(all_of(self.read_settings_file(), str(self.config)))
         if missing := [name for name in ALWAYS_THERE if name not in values]:
             raise UserError(f"'{self.config}' is damaged: it lacks {', '.join(missing)}")
         usual = Config().to_dict()
@@ -159,6 +146,11 @@ class RunFolder(Folder):
         return Config.from_dict(values, source=str(self.config))
 
     read_settings = read_config
+
+    def read_given(self) -> dict[str, Any]:
+        """What flags, files, a preset or Python set; of a file that does not say, what differs from the defaults."""
+        values = self.read_settings_file()
+        return dict(values[GIVEN]) if has_sections(values, str(self.config)) else given_in(self.read_config())
 
     def read_moved(self, moved: Mapping[str, Any]) -> Config:
         """The settings to score with, the run's data where it is now; unlabeled images need not be there."""
@@ -225,6 +217,8 @@ def _check_metrics(metrics: dict[str, Any]) -> None:
         final_scores(metrics, weights)
     if "calibration" in metrics:
         check_numbers(metrics["calibration"], "ece_before", "ece_after")
+    for name in ("few_positives", "without_positives") if "decisions" in metrics else ():
+        ", ".join(metrics["decisions"].get(name, ()))  # lists of names
 
 
 def environment(device: torch.device) -> dict[str, Any]:

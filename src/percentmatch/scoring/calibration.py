@@ -5,6 +5,7 @@ shift shared by all, the more the fewer images it has. Single-label logits are d
 positive, so the ranking within a class, or the best class of an image, stays what it was.
 """
 
+import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -16,12 +17,15 @@ from torch.nn import functional as F
 from percentmatch.errors import UserError
 from percentmatch.models import Card, Decisions
 from percentmatch.records import Task
+from percentmatch.scoring.decisions import Counts, estimates
 from percentmatch.scoring.metrics import calibration_error
 
 FEW = 20  # positives; labels with fewer would choose a threshold by chance
-FALLBACK = 0.5  # the threshold of a class without any
+FEW_SCORES = 100  # of a class; with fewer, too
+FALLBACK = 0.5  # where nothing is known
 FOLDS = 5
 AT_ONCE = 1 << 20  # pairs of image and class that are ranked at a time
+MOST_SHARED = 1 << 20  # and that choose a shared threshold
 IN_CACHE = 1 << 16  # and that are differentiated
 MOST_STEPS, SMALL_STEP, ROUNDING = 200, 1e-7, 1e-12  # of the minimiser
 SCALE_SPREAD, SHIFT_SPREAD = 0.15, 0.5  # how far the log scale and the shift of a class may lie from the shared ones
@@ -67,9 +71,10 @@ def decide(
 ) -> tuple[Decisions, dict[str, Any]] | None:
     """Calibrate and choose thresholds on labeled images, (n, c) each; the second answer is a summary ready for JSON.
 
-    Thresholds have the best F1, or reach the `precision` or `recall` asked for with the best of the other. Calibration
-    is kept if it lowers the log loss of images it was not fitted on; the error after it is measured on such images,
-    too. None if the logits are not finite or no label is known to be 1, or to be 0.
+    Thresholds have the best F1, or reach the `precision` or `recall` asked for with the best of the other; classes with
+    few positives and scores share one. Calibration is kept if it lowers the log loss of images it was not fitted on, by
+    more than the standard error of that; the error after it is measured on such images, too. None if the logits are not
+    finite or no label is known to be 1, or to be 0.
     """
     check_aim(task, precision, recall)
     logits, targets, known = logits.double(), targets.double(), known.double()
@@ -82,32 +87,57 @@ def decide(
     held_out = _cross_fitted(again, logits, targets, known)  # (n, c)
     before = after = calibration_error(_scores(logits, task), targets, known, task)
     affine = torch.ones_like(positives), torch.zeros_like(positives)
-    if _log_loss(held_out, targets, known, task) < _log_loss(logits, targets, known, task):
+    gains = _log_losses(logits, targets, known, task) - _log_losses(held_out, targets, known, task)
+    kept = bool(gains.mean() > gains.std() / math.sqrt(len(gains)))  # with one image there is no deviation
+    if kept:
         affine = fitted
         after = calibration_error(_scores(held_out, task), targets, known, task)
     scale, shift = (tuple(each.tolist()) for each in affine)
-    summary: dict[str, Any] = {"calibration": {"ece_before": before, "ece_after": after, "num_images": len(logits)}}
+    errors = {"ece_before": before, "ece_after": after, "num_images": len(logits), "kept": kept}
+    summary: dict[str, Any] = {"calibration": errors}
     if task == "single-label":
         return Decisions(scale, shift, (), "best class"), {**summary, "decisions": {"aim": "best class"}}
     name, value = ("precision", precision) if precision is not None else ("recall", recall)
     aim = "F1" if value is None else f"{name} {value:g}"
     calibrated = logits * affine[0] + affine[1]
-    nothing: dict[str, Any] = {"threshold": FALLBACK, "precision": None, "recall": None, "F1": None}
-    counts = zip(class_names, positives.long().tolist(), strict=True)
-    rows = {class_name: {"positives": count, **nothing} for class_name, count in counts}
-    for columns in positives.nonzero()[:, 0].split(max(1, AT_ONCE // len(logits))):
-        tables = (table[:, columns] for table in (calibrated, targets, known))
-        for column, chosen in zip(columns.tolist(), choose(*tables, precision, recall), strict=True):
-            rows[class_names[column]] |= chosen
-    thresholds = tuple(row["threshold"] for row in rows.values())
+    sharing = (positives < FEW) & ((judged < FEW_SCORES) | (positives == 0))
+    shared = _shared_threshold(calibrated, known, precision, recall) if sharing.any() else None
+    chosen = torch.full_like(positives, shared or 0)  # (c,)
+    for columns in (~sharing).nonzero()[:, 0].split(max(1, AT_ONCE // len(logits))):
+        z, truth, sure = (table[:, columns] for table in (calibrated, targets, known))
+        truth = torch.where(positives[columns] >= FEW, truth, z.sigmoid())
+        chosen[columns] = between(*best_thresholds(z, truth, sure, precision, recall)[:2])
+    reached = estimates(Counts.of(calibrated.sigmoid() >= chosen, targets > 0, known > 0))
+    columns = zip(class_names, positives.long().tolist(), chosen.tolist(), reached, strict=True)
+    rows = {each: {"positives": n, "threshold": t, **scores.to_dict()} for each, n, t, scores in columns}
     summary["decisions"] = {
         "aim": aim,
+        "shared_threshold": shared,
         "without_positives": [each for each, row in rows.items() if not row["positives"]],
         "few_positives": [each for each, row in rows.items() if 0 < row["positives"] < FEW],
-        "missed": [each for each, row in rows.items() if value and row["positives"] and row[name] < value],
+        "missed": [
+            each for each, row in rows.items() if value and row["positives"] >= FEW and (row[name] or 0) < value
+        ],
         "classes": rows,
     }
-    return Decisions(scale, shift, thresholds, aim), summary
+    return Decisions(scale, shift, tuple(chosen.tolist()), aim), summary
+
+
+def _shared_threshold(logits: Tensor, known: Tensor, precision: float | None, recall: float | None) -> float:
+    """The best threshold for all classes at once by what the calibrated probabilities expect of all known pairs.
+
+    For a class with few positives the probabilities stand for its labels, which would choose by chance. If it has few
+    scores as well, a cut between two of these would be chance, too.
+    """
+    rows = torch.arange(0, len(logits), -(-logits.numel() // MOST_SHARED))  # of very many pairs, every so many-th image
+    column = logits[rows][known[rows] > 0][:, None]  # (pairs, 1)
+    above, below, _ = best_thresholds(column, column.sigmoid(), torch.ones_like(column), precision, recall)
+    return float(between(above, below))
+
+
+def between(above: Tensor, below: Tensor) -> Tensor:
+    """Halfway between the last logit above a cut and the next, so that rounding decides nothing."""
+    return torch.where(below.isinf(), above, (above + below) / 2).sigmoid()
 
 
 def best_thresholds(
@@ -139,21 +169,6 @@ def decision_thresholds(scores: Tensor, targets: Tensor, known: Tensor) -> Tenso
     """For each class the score whose choice as a threshold has the best F1, FALLBACK without a positive: (c,)."""
     above, _, _ = best_thresholds(scores, targets, known)
     return torch.where((targets * known).sum(0) > 0, above, FALLBACK)
-
-
-def choose(
-    logits: Tensor, targets: Tensor, known: Tensor, precision: float | None, recall: float | None
-) -> list[dict[str, Any]]:
-    """The thresholds of classes with positives from calibrated logits and labels (n, k), and what each reaches on them.
-
-    It lies halfway between the last logit above it and the next, so that rounding decides nothing. The labels of few
-    positives would choose by chance: then the probabilities stand for them, and what is reached is what they expect.
-    """
-    truth = torch.where((targets * known).sum(0) >= FEW, targets, logits.sigmoid())  # (n, k)
-    above, below, reached = best_thresholds(logits, truth, known, precision, recall)
-    between = torch.where(below.isinf(), above, (above + below) / 2).sigmoid()
-    rows = torch.stack([between, *reached.values()], 1).tolist()
-    return [dict(zip(("threshold", *reached), row, strict=True)) for row in rows]
 
 
 def check_aim(task: Task, precision: float | None, recall: float | None) -> None:
@@ -247,7 +262,10 @@ def _fit_temperature(logits: Tensor, targets: Tensor, known: Tensor) -> Affine:
     def closure() -> Tensor:
         solver.zero_grad()
         prior = (log_scale / TEMPERATURE_SPREAD).square() / 2 / (targets * known).sum()
-        loss = _log_loss(logits * log_scale.exp(), targets, known, "single-label") + prior
+        loss = (
+            _log_losses(logits * log_scale.exp(), targets, known, "single-label").sum() / (targets * known).sum()
+            + prior
+        )
         loss.backward()
         return loss.detach()
 
@@ -260,12 +278,11 @@ def _scores(logits: Tensor, task: Task) -> Tensor:
     return logits.softmax(dim=1) if task == "single-label" else logits.sigmoid()
 
 
-def _log_loss(logits: Tensor, targets: Tensor, known: Tensor, task: Task) -> Tensor:
-    """The mean over known pairs, or over images whose class is known: ()."""
+def _log_losses(logits: Tensor, targets: Tensor, known: Tensor, task: Task) -> Tensor:
+    """Of each image, the sum over its known pairs, or that of its class: (n,)."""
     if task == "single-label":
-        positive = targets * known  # (n, c)
-        return -(positive * logits.log_softmax(dim=1)).sum() / positive.sum()
-    return F.binary_cross_entropy_with_logits(logits, targets, known, reduction="sum") / known.sum()
+        return -(targets * known * logits.log_softmax(dim=1)).sum(1)
+    return F.binary_cross_entropy_with_logits(logits, targets, known, reduction="none").sum(1)
 
 
 def _cross_fitted(fit: Callable[..., Affine], logits: Tensor, targets: Tensor, known: Tensor) -> Tensor:

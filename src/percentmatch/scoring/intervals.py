@@ -1,6 +1,8 @@
-"""Bootstrap intervals of metrics, and of what one model gains over another on the same images."""
+"""Bootstrap intervals of metrics, and of what one model gains over another on the same images. Wilson's of shares."""
 
+from collections.abc import Iterator
 from dataclasses import dataclass
+from statistics import NormalDist
 
 import torch
 from torch import Tensor
@@ -37,14 +39,18 @@ def bootstrap(
 
     An image drawn twice weighs two.
     """
+    chunks = [_weighted(scores, targets, known, weights) for weights in draws(len(scores), resamples, seed=seed)]
+    return Resampled({name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]})
+
+
+def draws(number: int, resamples: int, *, seed: int = 0) -> Iterator[Tensor]:
+    """How often each of so many images counts in each resample, some resamples at a time: (number, r)."""
     generator = torch.Generator().manual_seed(seed)
-    chunks, most = [], max(AT_ONCE // max(len(scores), 1), 1)
+    most = max(AT_ONCE // max(number, 1), 1)
     for first in range(0, resamples, most):
         size = min(most, resamples - first)
-        drawn = torch.randint(len(scores), (size, len(scores)), generator=generator)
-        weights = torch.zeros(size, len(scores)).scatter_add_(1, drawn, torch.ones(()).expand_as(drawn))
-        chunks.append(_weighted(scores, targets, known, weights.T.contiguous()))
-    return Resampled({name: torch.cat([chunk[name] for chunk in chunks]) for name in chunks[0]})
+        drawn = torch.randint(number, (size, number), generator=generator)
+        yield torch.zeros(size, number).scatter_add_(1, drawn, torch.ones(()).expand_as(drawn)).T.contiguous()
 
 
 def plain(scores: Tensor, targets: Tensor, known: Tensor) -> Resampled:
@@ -77,6 +83,14 @@ def interval(values: Tensor, level: float = LEVEL, *, around: Tensor | None = No
     if around is not None:
         found = (found - values.nanmean(0) + around).clamp(0, 1)
     return [(a, b) if a == a else None for a, b in zip(*found.tolist(), strict=True)]
+
+
+def wilson(hits: Tensor, trials: Tensor, level: float = LEVEL) -> tuple[Tensor, Tensor]:
+    """The ends of the interval of a share (Wilson's), which also holds for few trials; NaN without any."""
+    z = NormalDist().inv_cdf((1 + level) / 2)
+    share, slack = hits / trials, z**2 / trials
+    half = z * (share * (1 - share) / trials + slack / (4 * trials)).sqrt()
+    return tuple(((share + slack / 2 + side * half) / (1 + slack)).clamp(0, 1) for side in (-1, 1))  # ty: ignore[invalid-return-type]
 
 
 def mean_interval(drawn: Resampled, exact: Resampled, metric: str) -> Ends | None:

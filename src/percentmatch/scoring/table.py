@@ -11,6 +11,7 @@ from percentmatch.errors import UserError
 from percentmatch.files import check_number, check_numbers
 from percentmatch.records import Task
 from percentmatch.scoring import metrics
+from percentmatch.scoring.decisions import DecisionTable
 from percentmatch.scoring.metrics import CLASS_METRICS, OVERALL_METRICS, Ranking, by_rows, check_probabilities, measured
 
 Number = float | None  # None: no image says
@@ -44,6 +45,7 @@ class ScoreTable:
     classes: dict[str, ClassScores]
     difficult_as_positive: dict[str, Number] = field(default_factory=dict)  # the means; empty: no pair is difficult
     overall: dict[str, Number] = field(default_factory=dict)  # by the names of OVERALL_METRICS
+    decisions: DecisionTable | None = None  # at the thresholds of a model; files of runs have none
 
     def of_classes(self, metric: str) -> list[Number]:
         """The value of each class, None also where the file is older than the metric."""
@@ -66,7 +68,8 @@ class ScoreTable:
         counts = {"num_images": self.num_images, "num_pairs_ignored": self.num_pairs_ignored}
         left_out = {f"left_out_{name}": self.left_out(name) for name, each in CLASS_METRICS.items() if each.needs}
         hard = {"difficult_as_positive": self.difficult_as_positive} if self.difficult_as_positive else {}
-        return {**self.means, **counts, **left_out, "classes": rows, **hard, **self.overall}
+        decided = {"decisions": self.decisions.to_dict()} if self.decisions else {}
+        return {**self.means, **counts, **left_out, "classes": rows, **hard, **self.overall, **decided}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "ScoreTable":

@@ -20,7 +20,7 @@ def serve(
     try:
         import uvicorn
 
-        from percentmatch.serve.app import build_app
+        from percentmatch.serve.app import Server, build_app
     except ImportError as error:
         raise UserError(f'serve needs {error.name}, which is missing; run pip install "percentmatch[serve]"') from error
     if not 0 < max_mb < float("inf"):
@@ -40,9 +40,9 @@ def serve(
         print(f"{name} is at http://{shown}:{port}/  (Ctrl-C stops)", flush=True)
         app = build_app(predictor, name, max_bytes=int(max_mb * 2**20), hosts=hosts, site=site.lower())
         config = uvicorn.Config(
-            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=2
+            app, log_level="warning", access_log=False, server_header=False, timeout_graceful_shutdown=1
         )
-        server = uvicorn.Server(config)
+        server = Server(config)
         # Ctrl-C interrupts requests; no errors are logged for these
         logging.getLogger("uvicorn.error").addFilter(lambda _: not server.should_exit)
         server.run(sockets=[listener])
@@ -53,7 +53,10 @@ def _listen(host: str, port: int) -> socket.socket:
         raise UserError(f"--port is {port}; it must be 0 to 65535")
     try:
         family = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][0]
-        return socket.create_server((host, port), family=family)
+        listener = socket.create_server((host, port), family=family)
+        # for all its connections: an answer is sent in two pieces, and the second would wait 40 ms for the first
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return listener
     except (OSError, UnicodeError) as error:
         reason = (getattr(error, "strerror", None) or str(error)).lower().partition(" (")[0]
         raise UserError(f"cannot listen at {host}, port {port}: {reason}; choose another --port or --host") from error

@@ -21,6 +21,15 @@ DATA, MODEL, VIEWS, TRAINING, RUN = (
 MANY = 1_000_000_000
 MOST_PIXELS = 4096  # a side
 FILES = ("files", "voc", "coco", "shards")  # kinds of data that are read from files
+IMAGE_SIZE = "160 on a CPU, from random weights 64; at most that of the images"
+OWN_VIEW = {"ops": "1, from 1,000 steps 3", "crop_scale": "0.5, from 1,000 steps 0.3", "cutout_ratio": "0"}
+OWN_WEAK_VIEW = {
+    **OWN_VIEW,
+    "ops": "1, where the student labels 3 from 1,000 steps",
+    "strength": "from 1,000 steps 0.5",
+    "crop_scale": "0.5, from 1,000 steps 0.8",
+}
+OWN_STRONG_VIEW = {"ops": "3, from 1,000 steps 8", "crop_scale": OWN_VIEW["crop_scale"]}
 NO_FILE = (None, "none", "pretrained", "offline")  # weights
 
 
@@ -65,12 +74,16 @@ class DataSettings:
     """Of VOC or COCO, where the folder holds several years; 0 takes the only one."""
     labels: Annotated[str, DATA(kinds=("files",), path="data")] = ""
     """Of your own files: a CSV file (image and labels, or image and a column a class), metadata.csv or metadata.jsonl,
-    COCO instances, or an export of Label Studio or FiftyOne; a folder with one of these; also a VOC or COCO folder."""
+    COCO instances, or an export of Label Studio or FiftyOne; a folder with one of these; also a VOC or COCO folder, one
+    with a folder for each class, or one with Parquet files."""
     images: Annotated[str, DATA(kinds=("files",), path="data")] = ""
     """The folder that the paths in --labels are relative to; empty is the folder of that file."""
     unlabeled: Annotated[str, DATA(kinds=FILES, path="more")] = ""
     """More images, without labels: a folder, or a text file with one path a line; or tar shards, which are streamed: a
     folder with .tar files, one such file, or a pattern such as pool/{000..099}.tar."""
+    only_named: Annotated[bool, DATA(kinds=("files",))] = False
+    """Leave out the images in --images that --labels does not name. Else they count as unlabeled, but for those in
+    folders called test, validation or the like."""
     shuffle_buffer: Annotated[int, DATA(low=1, high=100_000_000)] = 10_000
     """Of streamed shards: images that are shuffled with each other, beside the order of the shards."""
     classes: Annotated[str, DATA(kinds=FILES)] = ""
@@ -78,7 +91,7 @@ class DataSettings:
     drop_empty: Annotated[bool, DATA(kinds=("coco",))] = False
     """Leave out COCO images without annotations."""
     skip_bad_images: Annotated[bool, DATA(resumable=True)] = False
-    """List images that cannot be read, and continue without them."""
+    """List images that are missing or cannot be read, and continue without them."""
     verify_cache: Annotated[bool, DATA(resumable=True)] = False
     """Check the cache of decoded images against the content of the files, not only their size and time."""
     scenes_pool: Annotated[int, DATA(low=1, high=1_000_000)] = 4000
@@ -93,9 +106,9 @@ class DataSettings:
     """Images with labels kept for validation: a fraction if below 1, else their number."""
     official_validation: Annotated[bool, DATA(kinds=("voc", "custom"), draws=True)] = False
     """Validate on VOC's own val part instead. Rows of --labels whose part says validation are always used so."""
-    split_kind: Annotated[Literal["auto", "random", "every-class"], DATA(draws=True)] = "auto"
-    """At random, as in the paper, or so that every class is labeled and validated where possible; auto does that for
-    your own files."""
+    split_kind: Annotated[Literal["auto", "random", "every-class", "field"], DATA(draws=True)] = "auto"
+    """At random, as in the paper; or so that every class is labeled and validated where possible, which auto does for
+    your own files; or field: the labeled images of CAP, D2L and DiCaP, whose own are those of --split-seed 1."""
     split_seed: Annotated[int, DATA(low=0, high=2**62, draws=True)] = 0
     """Seed of the split into labeled, unlabeled and validation images."""
     split_file: Annotated[str, DATA(path="more")] = ""
@@ -120,8 +133,8 @@ class DataSettings:
 class SharedSettings(DataSettings):
     """What a run and the pretraining that it begins from have in common."""
 
-    backbone: Annotated[str, MODEL()] = "resnet50"
-    """Any timm model."""
+    backbone: Annotated[str, MODEL(own="for weights and machine")] = "resnet50"
+    """Any timm model, or resnet50_v1, whose weights of 2015 have the strides elsewhere."""
     frame: Annotated[Literal["squash", "center"], VIEWS()] = "squash"
     """Squeeze the whole image into a square, or keep its central square."""
     seed: Annotated[int, RUN(low=0, high=2**62)] = 0
@@ -130,9 +143,9 @@ class SharedSettings(DataSettings):
     """auto, cpu, cuda or cuda:N."""
     deterministic: Annotated[bool, RUN()] = False
     """On a GPU, use only operations that repeat exactly."""
-    log_every: Annotated[int, RUN(low=1, high=MANY)] = 50
+    log_every: Annotated[int, RUN(low=1, high=MANY, own="total_steps / 20, at most 50")] = 50
     """Steps between log rows."""
-    save_every: Annotated[int, RUN(low=1, high=MANY)] = 500
+    save_every: Annotated[int, RUN(low=1, high=MANY, own="total_steps / 5")] = 500
     """Steps between checkpoints."""
 
 
@@ -140,60 +153,63 @@ class SharedSettings(DataSettings):
 class Config(SharedSettings):
     """The settings of one run."""
 
-    head: Annotated[str, MODEL()] = "ml-decoder"
+    head: Annotated[str, MODEL(own="linear")] = "ml-decoder"
     """ml-decoder (class queries over the feature map), linear (one layer over its mean), or another of `HEADS`."""
-    weights: Annotated[str, MODEL()] = "none"
-    """Start from "none" (random), "pretrained" (timm's), "offline" (tf_efficientnet_lite0's, installed) or a file."""
-    prior_bias: Annotated[bool, MODEL()] = False
-    """Start a new head at the classes' frequencies among the labels; else it first learns that most are rare."""
-    dropout: Annotated[float, MODEL(low=0, high=1)] = 0.0
+    weights: Annotated[str, MODEL(own="the best that can be had")] = "none"
+    """Start from "none" (random), "pretrained" (timm's), "offline" (tf_efficientnet_lite0 to lite2) or a file."""
+    head_start: Annotated[Literal["random", "prior", "probe"], MODEL(own="prior")] = "random"
+    """Start a new head at random, at the classes' frequencies among the labels, or as a linear probe: the classifier
+    that fits the labels best while the backbone stays as it is."""
+    dropout: Annotated[float, MODEL(low=0, high=1, own="0.2 with --method ups")] = 0.0
     """Before the linear head."""
-    image_size: Annotated[int, MODEL(low=1, high=MOST_PIXELS)] = 224
+    image_size: Annotated[int, MODEL(low=1, high=MOST_PIXELS, own=IMAGE_SIZE)] = 224
     """Side of the square the model sees, in pixels."""
     images_on: Annotated[Literal["auto", "device", "host"], RUN(resumable=True, machine=True)] = "auto"
     """Keep all decoded images on the GPU, on the host, or on the GPU where they leave half of its free memory."""
     cache_size: Annotated[int, MODEL(low=0, high=MOST_PIXELS)] = 0
     """Side of the squares that image files are kept at; 0: what the smallest crop needs, at most 8/7 of image_size."""
 
-    method: Annotated[str, TRAINING()] = "percentmatch"
+    method: Annotated[str, TRAINING(own="priormatch, with few unlabeled images supervised")] = "percentmatch"
     """How unlabeled images are used; `percentmatch methods` lists them."""
     options: Annotated[dict[str, Any], TRAINING()] = field(default_factory=dict)
     """Options of the method, by name."""
-    total_steps: Annotated[int, TRAINING(low=1, high=MANY)] = 7000
+    total_steps: Annotated[int, TRAINING(low=1, high=MANY, own="for labels and machine")] = 7000
     """Optimizer steps."""
-    labeled_batch: Annotated[int, TRAINING(low=1, high=65_536)] = 36
+    labeled_batch: Annotated[int, TRAINING(low=1, high=65_536, own="16 on a CPU, 36 on a GPU")] = 36
     """Labeled images a step (B)."""
     unlabeled_ratio: Annotated[int, TRAINING(low=1, high=65_536)] = 1
     """Unlabeled images a step, as a multiple of the labeled ones (mu)."""
     accumulate: Annotated[int, TRAINING(low=1, high=65_536)] = 1
     """Split each step's batch into this many forward passes to save memory; BatchNorm sees each of them."""
-    optimizer: Annotated[Literal["adam", "adamw"], TRAINING()] = "adam"
+    optimizer: Annotated[Literal["adam", "adamw"], TRAINING(own="adamw")] = "adam"
     """Weight decay inside the gradient (adam) or apart from it (adamw)."""
-    lr: Annotated[float, TRAINING(above=0, high=1000)] = 3e-4
+    lr: Annotated[float, TRAINING(above=0, high=1000, own="0.1 / total_steps, 1e-4 to 1e-3")] = 3e-4
     """Largest learning rate of the one-cycle schedule."""
+    backbone_lr_ratio: Annotated[float, TRAINING(above=0, high=1000)] = 1.0
+    """The backbone's learning rate, as a multiple of the head's."""
     lr_warmup_ratio: Annotated[float, TRAINING(low=0, high=1)] = 0.2
     """Fraction of the steps in which the learning rate rises."""
-    weight_decay: Annotated[float, TRAINING(low=0, high=1000)] = 1e-4
+    weight_decay: Annotated[float, TRAINING(low=0, high=1000, own="0.05 with adamw")] = 1e-4
     """On weights of two or more dimensions; biases and norms are left alone."""
     clip_grad: Annotated[float, TRAINING(low=0, high=MANY)] = 0.0
     """Largest gradient norm; 0 does not clip."""
-    ema_decay: Annotated[float, TRAINING(low=0, high=1)] = 0.999
+    ema_decay: Annotated[float, TRAINING(low=0, high=1, own="1 - 10 / total_steps, 0.9 to 0.999")] = 0.999
     """Of the averaged model, which is the one evaluated and saved; never more than (1 + step) / (10 + step)."""
     precision: Annotated[Literal["auto", "float32", "bfloat16", "float64"], TRAINING(machine=True)] = "auto"
     """Of the network's arithmetic; auto is bfloat16 on a GPU and float32 on a CPU."""
 
-    mixup: Annotated[float, VIEWS(low=0, high=100)] = 0.0
+    mixup: Annotated[float, VIEWS(low=0, high=100, own="from 1,000 steps 0.5")] = 0.0
     """Blend labeled images and their labels in pairs, by fractions from Beta(mixup, mixup); 0 turns it off."""
     cutmix: Annotated[float, VIEWS(low=0, high=100)] = 0.0
     """Paste a box of one labeled image into another, area from Beta(cutmix, cutmix); with mixup, each half the time."""
-    labeled_view: Annotated[View, VIEWS()] = field(default_factory=View)
+    labeled_view: Annotated[View, VIEWS(own_view=OWN_VIEW)] = field(default_factory=View)
     """The view of labeled images."""
-    weak_view: Annotated[View, VIEWS()] = field(default_factory=View)
+    weak_view: Annotated[View, VIEWS(own_view=OWN_WEAK_VIEW)] = field(default_factory=View)
     """The view pseudo-labels come from."""
-    strong_view: Annotated[StrongView, VIEWS()] = field(default_factory=StrongView)
+    strong_view: Annotated[StrongView, VIEWS(own_view=OWN_STRONG_VIEW)] = field(default_factory=StrongView)
     """The view pseudo-labels teach."""
 
-    eval_every: Annotated[int, RUN(low=0, high=MANY)] = 500
+    eval_every: Annotated[int, RUN(low=0, high=MANY, own="total_steps / 5")] = 500
     """Steps between validations; 0 validates at the end only."""
     cuda_graph: Annotated[bool, RUN(resumable=True)] = True
     """On a GPU, capture the step once and replay it."""
@@ -230,16 +246,16 @@ class PretrainView(View):
 
 @dataclass(frozen=True, kw_only=True)
 class PretrainSettings(SharedSettings):
-    """The settings of a self-supervised warm start."""
+    """The settings of a self-supervised pretraining."""
 
-    image_size: Annotated[int, MODEL(low=1, high=MOST_PIXELS)] = 128
+    image_size: Annotated[int, MODEL(low=1, high=MOST_PIXELS, own="64 on a CPU; at most that of the images")] = 128
     """Side of the square views, in pixels; it may be smaller than that of the training that follows."""
     cache_size: Annotated[int, MODEL(low=0, high=MOST_PIXELS)] = 0
     """Side of the squares that image files are kept at; 0: twice image_size."""
 
-    total_steps: Annotated[int, TRAINING(low=1, high=MANY)] = 2800
+    total_steps: Annotated[int, TRAINING(low=1, high=MANY, own="for images and machine")] = 2800
     """Optimizer steps."""
-    batch: Annotated[int, TRAINING(low=2, high=65_536)] = 256
+    batch: Annotated[int, TRAINING(low=2, high=65_536, own="64 on a CPU; at most the images")] = 256
     """Images a step, two views of each."""
     temperature: Annotated[float, TRAINING(low=0.001, high=100)] = 0.2
     """Of the loss: the lower, the more the most similar of the other images count."""

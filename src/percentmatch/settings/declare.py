@@ -28,6 +28,8 @@ class Setting:
     path: Literal["", "data", "more"] = ""  # a file or folder: what a run is scored on, or what it only learns from
     resumable: bool = False  # whether a resumed run may change it; it always may change a path
     machine: bool = False  # whether its automatic value depends on the machine
+    own: str = ""  # in words, what is chosen for own data instead of the default
+    own_view: Mapping[str, str] | None = None  # the same for each setting of a view
     draws: bool = False  # decides how the split is drawn, so a split file replaces it
 
 
@@ -40,7 +42,7 @@ def declared(cls: Any) -> dict[str, Setting]:
 
 @lru_cache
 def _classes(file: str) -> dict[str, ast.ClassDef]:
-    return {node.name: node for node in ast.parse(Path(file).read_text()).body if isinstance(node, ast.ClassDef)}
+    return {node.name: node for node in ast.parse(Path(file).read_text("utf-8")).body if isinstance(node, ast.ClassDef)}
 
 
 @lru_cache

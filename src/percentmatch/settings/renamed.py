@@ -49,7 +49,10 @@ TABLE = (
 
 
 def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """The settings with the method and the options that now mean the same."""
+    """The settings with the names, the method and the options that now mean the same."""
+    settings = dict(settings)
+    if isinstance(settings.get("prior_bias"), bool):
+        settings.setdefault("head_start", "prior" if settings.pop("prior_bias") else "random")
     options: Mapping[str, Any] = settings.get("options") or {}
     for row in TABLE if isinstance(options, Mapping) else ():
         if settings.get("method", row.method) == row.method and row.when.items() <= options.items():
@@ -58,7 +61,7 @@ def renamed(settings: Mapping[str, Any]) -> dict[str, Any]:
         if settings.get("method") == row.method and options:
             kept = {name: value for name, value in options.items() if row.obvious.get(name) != value}
             return {**settings, "options": kept}
-    return dict(settings)
+    return settings
 
 
 def refuse_gone(method: str, options: Mapping[str, object]) -> None:

@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from percentmatch.augment import Blend, Plan, apply, draw, frame, fused_views, mix, resize, shrink, uniforms
 from percentmatch.data import Images, Split, Stream
-from percentmatch.distributed.group import num_ranks, own_share, rank
+from percentmatch.distributed.group import num_ranks, rank
 from percentmatch.errors import UserError
 from percentmatch.records import Batch
 from percentmatch.settings.config import Config, View
@@ -169,8 +169,8 @@ class Loader:
         mixed, share = Blend(sent["blend.share"], sent["blend.box"]).apply(batch.images, others)
         return replace(batch, images=mixed, own_share=share, partner_targets=truth, partner_known=sure)
 
-    def unlabeled_images(self, size: int) -> Iterator[Tensor]:
-        """This rank's share of all unlabeled images, in the order of `Batch.index`, not augmented, `size` at a time."""
-        for rows in self.unlabeled[own_share(len(self.unlabeled))].split(size):
-            images = self.pixels.pool[rows.to(self.pixels.pool.device)].to(self.pixels.device)
+    def plain_images(self, rows: Tensor, size: int) -> Iterator[Tensor]:
+        """The images of these rows of the pool, not augmented, `size` at a time."""
+        for some in rows.split(size):
+            images = self.pixels.pool[some.to(self.pixels.pool.device)].to(self.pixels.device)
             yield resize(images, self.config.image_size, self.pixels.mean, self.pixels.std)

@@ -1,15 +1,17 @@
 """A run's log shown elsewhere as it is written: TensorBoard, Weights & Biases. What they show changes no result."""
 
 import os
+import re
 import secrets
 from abc import ABC, abstractmethod
 from collections.abc import Generator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from percentmatch.errors import UserError
-from percentmatch.files import write_atomic
+from percentmatch.files import open_own, own_folder, write_atomic
 from percentmatch.runs.run_folder import Folder
 from percentmatch.settings.config import Config
 
@@ -58,7 +60,9 @@ class TensorBoard(Logger):
         self.open = _imported("torch.utils.tensorboard", "tensorboard").SummaryWriter
 
     def begin(self, folder: Folder, config: Config) -> None:
-        self.writer = self.open(str(folder.path / "tensorboard"), purge_step=0)  # what was shown before is dropped
+        place, suffix = own_folder(folder.path / "tensorboard"), f".{secrets.token_hex(4)}"
+        # what was shown before is dropped; the file has a name that nobody can guess
+        self.writer = self.open(str(place), purge_step=0, filename_suffix=suffix)
         for row in folder.log.rows():
             self.row(row)
 
@@ -84,6 +88,7 @@ class Wandb(Logger):
 
     def begin(self, folder: Folder, config: Config) -> None:
         file = folder.path / "wandb_id"
+        own_folder(folder.path / "wandb")
         known = file.exists()
         if not known:
             write_atomic(file, secrets.token_hex(4).encode())
@@ -91,7 +96,7 @@ class Wandb(Logger):
             self.wandb.init,
             project=os.environ.get("WANDB_PROJECT", "percentmatch"),
             name=folder.path.resolve().name,
-            id=file.read_text(),
+            id=_read_id(file),
             resume="allow",
             dir=str(folder.path),
             config=config.to_dict(),
@@ -114,6 +119,14 @@ class Wandb(Logger):
         except self.wandb.errors.Error as error:
             reason = " ".join(str(error).split()).partition(". ")[0].rstrip(".")
             raise UserError(f"wandb: {reason}; run 'wandb login', or set WANDB_MODE=offline") from error
+
+
+def _read_id(file: Path) -> str:
+    """What the folder says its run is called there, and no other text, which would be sent."""
+    with suppress(OSError, UnicodeDecodeError), open_own(file, "rb") as content:
+        if re.fullmatch(r"[0-9a-f]{8}", found := content.read(9).decode()):
+            return found
+    raise UserError(f"'{file}' is damaged; remove it, and the run is logged as a new one")
 
 
 def _imported(module: str, package: str) -> Any:

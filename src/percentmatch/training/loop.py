@@ -1,7 +1,6 @@
 """The training loop, of every method and of pretraining. Every effect of a step is visible here."""
 
 import contextlib
-import sys
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -12,6 +11,7 @@ from torch import nn
 from torch.nn.parallel import DistributedDataParallel
 
 from percentmatch.augment import mix
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.console.progress import Report
 from percentmatch.console.signals import Stopped, StopRequest
 from percentmatch.distributed.device import Sender
@@ -65,7 +65,7 @@ class Replay:
             generator.graphsafe_set_state(generator.clone_state())  # the copy does not wait for a capture to end
             cause = error.__context__ or error
             reason = next(iter(str(cause).splitlines()), type(cause).__name__)
-            print(f"the step cannot be captured as a CUDA graph, so it runs slower: {reason}", file=sys.stderr)
+            print_to_stderr(f"the step cannot be captured as a CUDA graph, so it runs slower: {reason}")
         else:
             self.graph = graph
 

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.distributed.group import least_over_ranks, mean_over_ranks, num_ranks
+from percentmatch.files import check_count
 from percentmatch.records import PseudoLabels
 from percentmatch.scoring.metrics import pseudo_label_quality
 
@@ -59,8 +60,20 @@ class Meter:
         sums = {name: mean_over_ranks(total) for name, total in self.sums.items()}
         return {"sums": sums, "bad_steps": self.bad_steps, "count": self.count}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        self.sums, self.bad_steps, self.count = state["sums"], state["bad_steps"], state["count"]
+    def load_state_dict(self, state: dict[str, Any], num_classes: int) -> None:
+        """ValueError if it is not what a run with so many classes saves: numbers, of each class or alone."""
+        shapes = {"sums": {(), (num_classes,)}, "bad_steps": {()}}
+        for part, known in shapes.items():
+            for name, value in state[part].items():
+                if (
+                    not isinstance(name, str)
+                    or tuple(value.shape) not in known
+                    or value.is_complex()
+                    or value.is_sparse
+                ):
+                    raise ValueError(f"{part} of something else")
+        check_count(state["count"], "the number of sums")
+        self.sums, self.bad_steps, self.count = dict(state["sums"]), dict(state["bad_steps"]), state["count"]
 
 
 def audit(pseudo: PseudoLabels | None, truth: Tensor | None, known: Tensor | None) -> dict[str, Tensor]:

@@ -13,11 +13,17 @@ START_DIVISOR, END_DIVISOR = 25.0, 1e4  # as torch's OneCycleLR
 
 
 def build_optimizer(model: nn.Module, config: Config, device: torch.device) -> torch.optim.Optimizer:
-    """Adam or AdamW; weight decay on tensors of two or more dimensions only."""
-    trained = [p for p in model.parameters() if p.requires_grad]
+    """Adam or AdamW; weight decay on tensors of two or more dimensions only.
+
+    Where the backbone learns at another rate than the head, it has groups of its own.
+    """
+    trained = [(name, p) for name, p in model.named_parameters() if p.requires_grad]
+    ratio_of = {name: config.backbone_lr_ratio if name.startswith("backbone.") else 1.0 for name, _ in trained}
     groups = [
-        {"params": [p for p in trained if p.ndim >= 2], "weight_decay": config.weight_decay},
-        {"params": [p for p in trained if p.ndim < 2], "weight_decay": 0.0},
+        {"params": chosen, "weight_decay": config.weight_decay if decays else 0.0, "lr_ratio": ratio}
+        for ratio in sorted({*ratio_of.values()}, key=lambda ratio: ratio != 1)  # the log tells the first group's rate
+        for decays in (True, False)
+        if (chosen := [p for name, p in trained if ratio_of[name] == ratio and (p.ndim >= 2) is decays])
     ]
     kind = torch.optim.AdamW if config.optimizer == "adamw" else torch.optim.Adam
     return kind(groups, **device_options(config.lr, device))
@@ -30,11 +36,21 @@ def device_options(lr: float, device: torch.device) -> dict[str, Any]:
     return {"lr": rate, "fused": cuda, "capturable": cuda}
 
 
-def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any], lr: float, device: torch.device) -> None:
-    """Load a saved state with the options of this device, not of that where it was saved."""
-    for group in state["param_groups"]:
-        group |= device_options(lr, device)
-    optimizer.load_state_dict(state)
+def load_optimizer(optimizer: torch.optim.Optimizer, state: dict[str, Any]) -> None:
+    """Load what was saved for each parameter. The rest are settings, which are the run's own, on its own device.
+
+    ValueError if it is not of such an optimizer and such parameters.
+    """
+    own = optimizer.state_dict()["param_groups"]
+    if [group["params"] for group in state["param_groups"]] != [group["params"] for group in own]:
+        raise ValueError("other parameters")
+    parameters = dict(enumerate(parameter for group in optimizer.param_groups for parameter in group["params"]))
+    for number, moments in state["state"].items():
+        shapes = {name: value.is_floating_point() and value.shape for name, value in moments.items()}
+        shape = parameters[number].shape
+        if isinstance(number, bool) or shapes != {"step": torch.Size(), "exp_avg": shape, "exp_avg_sq": shape}:
+            raise ValueError("moments of other parameters")
+    optimizer.load_state_dict({"state": state["state"], "param_groups": own})
 
 
 def lr_at(step: int, *, max_lr: float, total_steps: int, warmup_ratio: float) -> float:
@@ -51,10 +67,11 @@ def lr_at(step: int, *, max_lr: float, total_steps: int, warmup_ratio: float) ->
 def set_lr(optimizer: torch.optim.Optimizer, lr: Tensor) -> None:
     """From a tensor () on the optimizer's device."""
     for group in optimizer.param_groups:
+        rate = lr * group.get("lr_ratio", 1.0)  # checkpoints of older versions have none
         if lr.is_cuda:
-            group["lr"].copy_(lr)
+            group["lr"].copy_(rate)
         else:
-            group["lr"] = float(lr)
+            group["lr"] = float(rate)
 
 
 class Ema:

@@ -5,6 +5,7 @@ al. 2020). The result is a backbone for `train --weights`; the projector is thro
 seed, step and slot in the batch, so a pretraining resumes exactly, as a run does, and ranks share its batches.
 """
 
+import json
 import time
 from typing import Any
 
@@ -19,8 +20,9 @@ from percentmatch.distributed.device import Sender
 from percentmatch.distributed.group import averaging, gather_with_gradient, is_distributed, is_main, num_ranks, rank
 from percentmatch.distributed.shared_norm import share_norms
 from percentmatch.errors import UserError
-from percentmatch.files import read_json, write_atomic, write_json
+from percentmatch.files import check_number, read_json, write_atomic, write_json
 from percentmatch.models import LinearHead, build_classifier, quicken, spare_search
+from percentmatch.models.weights import KEY
 from percentmatch.records import StepLoss
 from percentmatch.runs.checkpoint import Checkpoint
 from percentmatch.runs.run_folder import PretrainFolder
@@ -29,6 +31,7 @@ from percentmatch.training.loader import UNLABELED, Drawn, Pixels, join_plans, r
 from percentmatch.training.loop import Replay, minutes
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import build_optimizer, load_optimizer, lr_at
+from percentmatch.training.same_images import SeenImages
 
 INIT = 1_000_037  # random stream of the initial weights
 JITTER = 2  # random stream of the colours; 0 and 1 are those of the two views
@@ -144,6 +147,7 @@ class Pretraining:
     ) -> None:
         self.settings, self.config, self.folder, self.device = settings, config, folder, device
         self.split = split_data(settings, data, saved=folder.split if resumed else None)
+        self.seen = SeenImages(data, self.split, scored=False)
         torch.manual_seed(mix(settings.seed, INIT))
         model = Embedder(settings.backbone, settings.image_size, device)
         self.model = model.to(device).to(memory_format=torch.channels_last)
@@ -168,13 +172,19 @@ class Pretraining:
 
     def state_dict(self) -> dict[str, Any]:
         parts = {"model": self.model, "optimizer": self.optimizer, "meter": self.meter}
-        return {"loss": self.loss, **{name: part.state_dict() for name, part in parts.items()}}
+        return {
+            "loss": self.loss,
+            **self.seen.state_dict(),
+            **{name: part.state_dict() for name, part in parts.items()},
+        }
 
     def load_state_dict(self, state: Checkpoint) -> None:
+        self.seen.check(state, self.folder.path)
         self.model.load_state_dict(state["model"])
-        load_optimizer(self.optimizer, state["optimizer"], self.config.lr, self.device)
-        self.meter.load_state_dict(state["meter"])
-        self.loss = state["loss"]
+        load_optimizer(self.optimizer, state["optimizer"])
+        self.meter.load_state_dict(state["meter"], 1)
+        check_number(state["loss"])
+        self.loss = float(state["loss"])
 
 
 def log_pretraining(state: Pretraining) -> float:
@@ -193,7 +203,9 @@ def finish_pretraining(state: Pretraining) -> dict[str, Any]:
     if is_main():
         weights = state.model.backbone.state_dict().items()
         weights = {name: value.float() if value.is_floating_point() else value for name, value in weights}
-        write_atomic(state.folder.backbone, save({name: value.cpu().contiguous() for name, value in weights.items()}))
+        tensors = {name: value.cpu().contiguous() for name, value in weights.items()}
+        about = {KEY: json.dumps({"backbone": state.settings.backbone})}
+        write_atomic(state.folder.backbone, save(tensors, metadata=about))
         state.folder.checkpoints.finish()
         write_json(state.folder.result, result)
     return result

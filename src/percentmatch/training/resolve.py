@@ -11,12 +11,13 @@ import torch
 
 from percentmatch.data import Data, Source, check_classes, count_split
 from percentmatch.data.pixels.cache import cores
-from percentmatch.data.pixels.decode import BadImage, size_of
+from percentmatch.data.pixels.decode import BadImage
+from percentmatch.data.pixels.images import size_of
 from percentmatch.methods import method_row, num_students, options_of
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.heads import head_class
-from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, offline_file
-from percentmatch.settings.config import OF_THE_MACHINE, Config, DataSettings, PretrainSettings
+from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, backbone_of, offline_file
+from percentmatch.settings.config import NO_FILE, OF_THE_MACHINE, Config, DataSettings, PretrainSettings
 from percentmatch.settings.declare import merge
 from percentmatch.settings.presets import PRESETS
 
@@ -63,6 +64,7 @@ class Seen:
     machine: Machine
     kept_images: int = 0  # that are kept decoded, not streamed
     amount: Amount | None = None  # of the user's own data, for which settings are chosen; else defaults are taken
+    file_backbone: str = ""  # that the file --weights names as its own
 
 
 @dataclass(frozen=True)
@@ -83,9 +85,19 @@ class Choice(NamedTuple):
 
 def resolve(given: Mapping[str, Any], seen: Seen) -> Resolved:
     """All settings from those given and from what was seen of data and machine. Pure: it looks at nothing else."""
-    choice = choose(given, seen.amount, seen.machine) if seen.amount else Choice(dict(given))
+    own = {"backbone": seen.file_backbone} if seen.file_backbone and "backbone" not in given else {}
+    choice = choose({**own, **given}, seen.amount, seen.machine) if seen.amount else Choice({**own, **given})
+    reasons = (*choice.reasons, f"backbone {own['backbone']}, as {given['weights']} says") if own else choice.reasons
     config = Config.from_dict({**choice.settings, **seen.data.to_dict()}, source="settings")
-    return Resolved(for_machine(config, seen), dict(given), choice.reasons)
+    return Resolved(for_machine(config, seen), dict(given), reasons)
+
+
+def resolve_pretraining(given: Mapping[str, Any], seen: Seen) -> tuple[PretrainSettings, Config, tuple[str, ...]]:
+    """The same for a pretraining: its settings, those that a loop reads, and the lines about what was chosen."""
+    choice = choose_pretraining(given, seen.amount, seen.machine) if seen.amount else Choice(dict(given))
+    settings = PretrainSettings.from_dict({**choice.settings, **seen.data.to_dict()}, source="settings")
+    config = for_machine(settings.as_config(), seen)
+    return replace(settings, device=config.device), config, choice.reasons
 
 
 def for_machine(config: Config, seen: Seen) -> Config:
@@ -111,15 +123,17 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "pretrained": PRETRAINED_BACKBONE[machine.device],
         "offline": OFFLINE_BACKBONE,
     }
+    method = given.get("method") or _method(options, data)
+    row = method_row(method)
     if on_gpu:
         side, usual_batch, passes, fewest, most = 224, 36, 60, 1000, 10_000
     elif pretrained:
         side, usual_batch, passes, fewest, most = 160, 16, 15, 100, min(100 * machine.cores, 4000)
     else:
         side, usual_batch, passes, fewest, most = 64, 16, 40, 300, min(250 * machine.cores, 4000)
+    if not row.method.trains:
+        side = 224  # each image is read once
     batch = given.get("labeled_batch", min(usual_batch, max(data.labeled, 4)))
-    method = given.get("method") or _method(options, data)
-    row = method_row(method)
     students = num_students(method, options)
     total = given.get("total_steps", students * min(max(passes * data.labeled // batch, fewest), most))
     steps = -(-total // students)  # of one student
@@ -140,7 +154,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "ema_decay": min(max(round(1 - 10 / steps, 4), 0.9), 0.999),
         "head": "linear",
         "dropout": 0.2 if row.method.needs_dropout and takes_dropout else 0.0,
-        "prior_bias": True,
+        "head_start": "prior" if row.method.trains else "probe",
         "optimizer": optimizer,
         "lr": float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}") if pretrained else 1e-3,
         "weight_decay": 0.05 if optimizer == "adamw" else 1e-4,
@@ -150,11 +164,41 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "strong_view": {"ops": 3 if short else 8, "crop_scale": view["crop_scale"]},
         "method": method,
     }
-    usual = {**row.own_data, "warmup_steps": max(min(steps // 5, 300), 1)}
-    if known := {name: value for name, value in usual.items() if name in options_of(method)}:
+    if known := own_options(method, max(min(steps // 5, 300), 1)):
         chosen["options"] = known
     settings = merge(chosen, given)
     return Choice(settings, _reasons(settings, given, data, machine, students))
+
+
+def own_options(method: str, warmup_steps: object = "steps / 5, at most 300") -> dict[str, Any]:
+    """The options of a method that own data gets instead of its defaults."""
+    usual = {**method_row(method).own_data, "warmup_steps": warmup_steps}
+    return {name: value for name, value in usual.items() if name in options_of(method)}
+
+
+def choose_pretraining(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
+    """The same for a pretraining, which sees labeled and unlabeled images alike."""
+    images, on_gpu = data.labeled + data.unlabeled, machine.device == "cuda"
+    side, usual_batch, passes, fewest, most = 64, 64, 100, 100, 250 * machine.cores
+    if on_gpu:
+        side, usual_batch, passes, fewest, most = 128, 256, 20, 2800, 10_000
+    power = min(usual_batch, max(images, 2)).bit_length() - 1  # so that most numbers of ranks divide the batch
+    batch = given.get("batch", 2**power)
+    total = given.get("total_steps", min(max(passes * images // batch, fewest), most))
+    chosen = {
+        "backbone": RANDOM_BACKBONE[machine.device],
+        "image_size": min(side, max(-(-data.side // STEP) * STEP, STEP)),
+        "batch": batch,
+        "total_steps": total,
+        "log_every": min(max(total // 20, 1), 50),
+        "save_every": max(total // 5, 1),
+    }
+    settings = merge(chosen, given)
+    where = "a GPU" if on_gpu else f"{machine.cores} CPU cores"
+    size = f"{settings['image_size']} pixels, {total:,} steps of {batch} images: for {where}"
+    if given.keys() >= {"backbone", "image_size", "total_steps", "batch"}:
+        return Choice(settings)
+    return Choice(settings, (f"chosen for {images:,} images (flags change it):", f"  {settings['backbone']}, {size}"))
 
 
 def _method(options: Mapping[str, Any], data: Amount) -> str:
@@ -169,16 +213,17 @@ def _reasons(
 ) -> tuple[str, ...]:
     says = {name: f"{value:,}" if isinstance(value, int) else value for name, value in settings.items()}
     source = WHERE.get(says["weights"], f"weights of {says['weights']}")
-    size = f"{says['image_size']} pixels, {says['total_steps']} steps of {says['labeled_batch']} labeled images"
     each = f", for {students} students in turn" if students > 1 else ""
     where = "a GPU" if machine.device == "cuda" else f"{machine.cores} CPU cores"
+    size = f"{says['total_steps']} steps of {says['labeled_batch']} labeled images{each}: for {where}"
     others = f"{data.unlabeled:,}" if data.unlabeled else "no"
-    learning = f"learning rate {says['lr']:g}, mixup {says['mixup']:g}"
+    learning = f"{says['optimizer']}, learning rate {says['lr']:g}, mixup {says['mixup']:g}"
+    trains = method_row(settings["method"]).method.trains
     groups = {
         ("backbone", "weights"): f"{says['backbone']}: {source}",
-        ("image_size", "total_steps", "labeled_batch"): f"{size}{each}: for {where}",
+        ("image_size", "total_steps", "labeled_batch"): f"{says['image_size']} pixels" + trains * f", {size}",
         ("method",): f"{says['method']}: there are {others} unlabeled images",
-        ("head", "optimizer", "lr", "mixup"): f"{says['head']} head, {says['optimizer']}, {learning}",
+        ("head", "optimizer", "lr", "mixup"): f"{says['head']} head" + trains * f", {learning}",
     }
     lines = [f"  {line}" for names, line in groups.items() if not given.keys() >= set(names)]
     amount = f"{data.labeled:,} labeled images of {data.classes} classes"
@@ -196,22 +241,28 @@ def look(
 ) -> Seen:
     """What there is of data and machine. `data` was given in Python; else there is a `source`, not decoded yet."""
     where = DataSettings(**{each.name: getattr(settings, each.name) for each in fields(DataSettings)})
-    complete = {each.name for each in fields(Config)} - OF_THE_MACHINE.keys() <= given.keys()  # a run's config.yaml
+    complete = {each.name for each in fields(settings)} - OF_THE_MACHINE.keys() <= given.keys()  # a run's config.yaml
     manifest = source.manifest if source and data is None else None
     choose_rest = choose_rest and manifest is not None and not complete
-    weights = _best_weights(given, device.type) if choose_rest else "none"
+    trains = isinstance(settings, Config)  # a pretraining begins at random weights
+    weights = _best_weights(given, device.type) if choose_rest and trains else "none"
     machine = Machine("cpu", cores(), weights)
     if device.type == "cuda":
         machine = Machine("cuda", cores(), weights, torch.cuda.mem_get_info(device)[0])
+    named = given.get("weights")
+    file_backbone = "" if named in NO_FILE or "backbone" in given else backbone_of(Path(named)) or ""
     if source is None or manifest is None:
-        return Seen(where, machine, len(data.pool) if data else settings.scenes_pool)
+        kept = len(data.pool) if data else settings.scenes_pool
+        return Seen(where, machine, kept, file_backbone=file_backbone)
     check_classes(source.settings, manifest)
     amount = None
     if choose_rest:
         labeled, unlabeled = count_split(source.settings, manifest)
-        unlabeled = len(source.shards) if source.shards else unlabeled
+        if source.shards:
+            labeled, unlabeled = labeled * trains, len(source.shards)  # a pretraining sees the stream alone
         amount = Amount(labeled, unlabeled, len(manifest.class_names), _side(manifest.paths))
-    return Seen(where, machine, sum(subset != "test" for subset in manifest.parts), amount)
+    kept = sum(subset != "test" for subset in manifest.parts)
+    return Seen(where, machine, kept, amount, file_backbone)
 
 
 def _best_weights(given: Mapping[str, Any], device: str) -> Literal["pretrained", "offline", "none"]:
@@ -219,7 +270,7 @@ def _best_weights(given: Mapping[str, Any], device: str) -> Literal["pretrained"
         return "none"  # of no use
     if can_fetch(given.get("backbone", PRETRAINED_BACKBONE[device])):
         return "pretrained"
-    return "offline" if given.get("backbone", OFFLINE_BACKBONE) == OFFLINE_BACKBONE and offline_file() else "none"
+    return "offline" if offline_file(given.get("backbone", OFFLINE_BACKBONE)) else "none"
 
 
 def _side(paths: Sequence[Path]) -> int:

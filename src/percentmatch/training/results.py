@@ -1,12 +1,12 @@
 """What a run writes: the rows of its log, and at the end its model and scores, metrics.json last of all."""
 
-import sys
 from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import nn
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data import Images
 from percentmatch.distributed.group import is_main
 from percentmatch.errors import several
@@ -27,11 +27,11 @@ def log_start(run: Run) -> None:
     unseen = [name for name, never in zip(run.test.class_names, run.facts.unseen.tolist(), strict=True) if never]
     run.folder.log.append({"step": 0, "kind": "start", "split": run.split.digest, "unseen_classes": unseen})
     if unseen:
-        print(f"no labeled image shows {several(unseen)}: never a positive pseudo-label", file=sys.stderr)
+        print_to_stderr(f"no labeled image shows {several(unseen)}: never a positive pseudo-label")
     if (first := run.method.first_step) >= (total := run.config.total_steps):
         options = " or ".join(method_row(run.config.method).warmup_options)
         late = f"learns from unlabeled images after {first:,} steps and the run has {total:,}: it never does"
-        print(f"{run.config.method} {late}; lower --option {options}, or raise --total-steps", file=sys.stderr)
+        print_to_stderr(f"{run.config.method} {late}; lower --option {options}, or raise --total-steps")
 
 
 def log_training(run: Run) -> float:

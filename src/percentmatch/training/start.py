@@ -1,6 +1,7 @@
 """The two calls that train: checks, data and state before the loop, the end after it."""
 
-import sys
+import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -10,26 +11,40 @@ from typing import Any
 import torch
 
 from percentmatch import __version__
+from percentmatch.console.notices import Working, doing, print_to_stderr
 from percentmatch.console.progress import Counting
 from percentmatch.data import Data, Source, Split, detected, load_data, open_data
+from percentmatch.data.checks.findings import alike_classes
 from percentmatch.data.labels import check_single
 from percentmatch.distributed.device import pick_device
-from percentmatch.distributed.group import check_same_on_all, first_on_each_machine, is_main, joined, wait_for_all
+from percentmatch.distributed.group import (
+    any_rank,
+    check_same_on_all,
+    first_on_each_machine,
+    is_main,
+    joined,
+    wait_for_all,
+)
 from percentmatch.distributed.ranks import launched
 from percentmatch.errors import UserError
 from percentmatch.methods import checked_options
+from percentmatch.models.backbones import backbone_cfg
 from percentmatch.models.heads import head_class
 from percentmatch.runs.checkpoint import BAD_STATE
 from percentmatch.runs.run_folder import MAY_CHANGE, Folder, PretrainFolder, RunFolder
 from percentmatch.settings.config import Config, DataSettings, PretrainSettings
-from percentmatch.settings.declare import given_in, merge
+from percentmatch.settings.declare import given_in
 from percentmatch.settings.renamed import renamed
+from percentmatch.training.fit_head import fit_heads
 from percentmatch.training.loggers import Logger
 from percentmatch.training.loop import State, run_loop
+from percentmatch.training.plan import plan
 from percentmatch.training.pretraining import Pretraining, finish_pretraining, log_pretraining
-from percentmatch.training.resolve import Seen, for_machine, look, resolve
+from percentmatch.training.resolve import Seen, look, resolve, resolve_pretraining
 from percentmatch.training.results import finish_run, log_start, log_training, log_validation
 from percentmatch.training.run import Run, refresh
+
+ONE_PLAN = "both a number of steps and minutes are given; leave one of them out"
 
 
 def train(
@@ -44,50 +59,64 @@ def train(
     return train_given(given_in(config), out, resume=resume, data=data, loggers=loggers)
 
 
-def fit(
-    *, out: str | Path, resume: bool = False, data: Data | None = None, loggers: Sequence[Logger] = (), **settings: Any
-) -> dict[str, Any]:
-    """Train on data of your own, such as `labels="labels.csv", images="photos"`, into the run folder `out`.
-
-    `settings` are any of a `Config`; the rest is chosen by the amount of data and the machine, as on the command line,
-    and printed. Otherwise as `train`.
-    """
-    given = merge(RunFolder(Path(out)).read_to_resume(), settings) if resume else settings
-    return train_given(given, out, resume=resume, choose_rest=not resume, data=data, loggers=loggers)
-
-
 def train_given(
     given: Mapping[str, Any],
     out: str | Path,
     *,
     resume: bool = False,
     choose_rest: bool = False,
+    minutes: float | None = None,
     data: Data | None = None,
     loggers: Sequence[Logger] = (),
 ) -> dict[str, Any]:
-    """Train with the settings that are given; the rest are defaults or, with `choose_rest`, chosen for own data."""
-    with joined(), RunFolder(Path(out)) as folder, torch.random.fork_rng(devices=()):  # the caller's draws go on
+    """Train with the settings that are given; the rest are defaults or, with `choose_rest`, chosen for own data.
+
+    With `minutes`, the number of steps is what fits into them, whatever a file or a preset says.
+    """
+    began = time.monotonic()
+    if minutes is not None and (resume or not 0 < minutes < math.inf):
+        raise UserError("--minutes must be above 0, for a new run; one to --resume keeps its number of steps")
+    working = Working("training", silent=launched().rank > 0)
+    with (
+        working,
+        joined(),
+        RunFolder(Path(out)) as folder,
+        torch.random.fork_rng(devices=()),  # the caller's draws go on
+    ):
         given = renamed(given)
+        given = {name: value for name, value in given.items() if minutes is None or name != "total_steps"}
         settings = Config.from_dict(given, source="settings")
         settings = replace(settings, options=checked_options(settings.method, settings.options))
         head_class(settings.head, settings.dropout)  # before any image is read
+        backbone_cfg(settings.backbone)
         settings = detected(settings if data is None else replace(settings, data="custom"))
         given = _as_found(given, settings)
         if _is_finished(folder, folder.metrics, settings, resume):
             return folder.read_metrics()
         device, source, seen = _look(settings, given, data, choose_rest=choose_rest)
+        if source and source.manifest and not resume:
+            _show(alike_classes(source.manifest))
         resolved = resolve(given, seen)
+        loaded = None
+        if minutes is not None:
+            loaded, first = data or _load(resolved.config, source), resolved.config
+            _show(["timing a few steps for the plan"])
+            resolved, line = plan(given, seen, loaded, folder, device, minutes=minutes, began=began)
+            loaded = loaded if resolved.config.decode_size == first.decode_size else None
+            resolved = replace(resolved, reasons=(*resolved.reasons, line))
         config = resolved.config
-        for line in resolved.reasons if is_main() else ():
-            print(line, file=sys.stderr)
+        _show(resolved.reasons)
         for images in (data.pool, data.test) if data and config.task == "single-label" else ():
             check_single(images.labels, images.ids)
-        run = Run(config, folder, data or _load(config, source), device, resumed=resume)
+        run = Run(config, folder, data or loaded or _load(config, source), device, resumed=resume)
         _claim(run, resume, partial(folder.create, config, given))
         if is_main() and not folder.log.size:
             log_start(run)
         validate = log_validation if len(run.validation) else None
-        run_loop(run, log=log_training, refresh=refresh, validate=validate, loggers=loggers)
+        if run.method.trains:
+            run_loop(run, log=log_training, refresh=refresh, validate=validate, loggers=loggers)
+        fit_heads(run)
+        doing("scoring the weights of the last step")
         return finish_run(run)  # while the last checkpoint is being written
 
 
@@ -100,18 +129,41 @@ def pretrain(
     validation or test. `data` replaces the data that the settings name. With `resume` it continues from its last
     checkpoint, exactly. Processes started by torchrun or srun train together, and the first one writes.
     """
-    with joined(), PretrainFolder(Path(out)) as folder, torch.random.fork_rng(devices=()):  # the caller's draws go on
-        given = given_in(settings)
+    return pretrain_given(given_in(settings), out, resume=resume, data=data)
+
+
+def pretrain_given(
+    given: Mapping[str, Any],
+    out: str | Path,
+    *,
+    resume: bool = False,
+    choose_rest: bool = False,
+    data: Data | None = None,
+) -> dict[str, Any]:
+    """Pretrain with the settings that are given; the rest are defaults or, with `choose_rest`, chosen for own data."""
+    working = Working("pretraining", silent=launched().rank > 0)
+    with (
+        working,
+        joined(),
+        PretrainFolder(Path(out)) as folder,
+        torch.random.fork_rng(devices=()),  # the caller's draws go on
+    ):
+        settings = PretrainSettings.from_dict(given, source="settings")
         settings = detected(settings if data is None else replace(settings, data="custom"))
         if _is_finished(folder, folder.result, settings, resume):
             return folder.read_result()
-        device, source, seen = _look(settings, given, data)
-        config = for_machine(settings.as_config(), seen)
-        settings = replace(settings, device=config.device)
+        device, source, seen = _look(settings, given, data, choose_rest=choose_rest)
+        settings, config, reasons = resolve_pretraining(given, seen)
+        _show(reasons)
         state = Pretraining(settings, config, folder, data or _load(config, source), device, resumed=resume)
         _claim(state, resume, partial(folder.create, settings, given))
         run_loop(state, log=log_pretraining)
         return finish_pretraining(state)
+
+
+def _show(reasons: Sequence[str]) -> None:
+    for line in reasons if is_main() else ():
+        print_to_stderr(line)
 
 
 def _as_found(given: Mapping[str, Any], settings: Config) -> dict[str, Any]:
@@ -122,14 +174,20 @@ def _as_found(given: Mapping[str, Any], settings: Config) -> dict[str, Any]:
 
 
 def _is_finished(folder: Folder, result: Path, settings: DataSettings, resume: bool) -> bool:
-    """Check that all ranks agree and that the folder fits the settings; whether there is nothing left to do."""
+    """Whether there is nothing left to do. If there is, nobody else works in the folder from now on.
+
+    Checks that all ranks agree and that the folder fits the settings, which nobody can change once it is held.
+    """
     same = {name: value for name, value in settings.to_dict().items() if name not in (*MAY_CHANGE, "weights")}
     check_same_on_all({**same, "version": __version__, "resume": resume})
-    if resume:
-        folder.check_same(settings)
-    else:
-        folder.check_new()
-    return resume and result.exists()
+    check = partial(folder.check_same, settings) if resume else folder.check_new
+    check()
+    finished = resume and result.exists()
+    if is_main() and not finished:
+        folder.hold()
+        check()
+        finished = resume and result.exists()
+    return bool(any_rank(int(finished)))
 
 
 def _look(
@@ -148,7 +206,7 @@ def _load(config: Config, source: Source | None) -> Data:
 
 
 def _claim(state: Run | Pretraining, resume: bool, create: Callable[[Split, torch.device], None]) -> None:
-    """Create the folder of a new state, or continue from what is in it."""
+    """Fill the folder of a new state, or continue from what is in it."""
     check_same_on_all({"the split": state.split.digest, "the labels": state.labels})
     wait_for_all()  # until all have seen that the folder is new
     if is_main():
@@ -164,8 +222,10 @@ def take_up(state: State) -> None:
     if found:
         try:
             state.folder.check_same(state.settings, found["settings"])  # if its file was changed
+            if found["step"] > state.config.total_steps:
+                raise ValueError("more steps than the run has")
             state.load_state_dict(found)
-            state.step, state.began = int(found["step"]), state.began - float(found["seconds"])
+            state.step, state.began = found["step"], state.began - found["seconds"]
         except BAD_STATE as error:
             how = "is the checkpoint of another model or method; choose another --out"
             raise UserError(f"'{checkpoints.last}' {how}") from error

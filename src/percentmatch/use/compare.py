@@ -6,15 +6,16 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
+from statistics import fmean, stdev
 from typing import Any, Literal, Unpack
 
 import torch
 from torch import Tensor
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.console.tables import cell, figures, first, points, show
-from percentmatch.data.pixels.images import print_to_stderr
 from percentmatch.errors import UserError, several, visible
-from percentmatch.methods import labeled_loss_of, num_students, uses_unlabeled
+from percentmatch.methods import METHODS, labeled_loss_of, num_students, uses_unlabeled
 from percentmatch.runs.run_folder import MAY_CHANGE, RunFolder
 from percentmatch.scoring.intervals import ENOUGH, LEVEL, bootstrap, class_gains, mean_gain, plain, resamples_of
 from percentmatch.scoring.metrics import resampled_metrics
@@ -30,13 +31,17 @@ def compare(
     *,
     out: Path | None = None,
     part: Literal["test", "validation"] | None = None,
+    seeds: int = 1,
     device: str = "auto",
     **where: Unpack[RunData],
 ) -> dict[str, Any]:
-    """What `run` gains over `other`, or over a supervised baseline, which is trained into `out` unless it is there.
+    """What `run` gains over `other`, or over the better of its baselines, which are trained unless they are there.
 
-    Ready for JSON. `where` says how to find the data of the runs.
+    The supervised one is in `out`, a linear probe beside it. With `seeds` above 1, the run and its baselines are also
+    trained with the next seeds, on the same split. Ready for JSON. `where` says how to find the data of the runs.
     """
+    if seeds < 1 or (other and seeds > 1):
+        raise UserError(f"--seeds {seeds}: give 1 or more, and only where no second run is named")
     folder = finished_run(run)
     split = folder.read_split()
     if not (getattr(split, part) if part else split.test or split.validation):
@@ -46,7 +51,10 @@ def compare(
         )
     if other and out:
         raise UserError("--out is the folder of the supervised baseline; leave it out where a second run is named")
-    second = finished_run(other) if other else _baseline(folder, out, device, **where)
+    part_of_baselines = part or ("test" if split.test else "validation")
+    by_seed = [] if other else _by_seed(folder, seeds, out, part_of_baselines, device, **where)
+    baselines = {each: mean for each, (method, mean) in by_seed[0].items() if each is not folder} if by_seed else {}
+    second = finished_run(other) if other else max(baselines, key=baselines.__getitem__)
     folders, splits, both = (folder, second), (split, second.read_split()), f"'{run}' and '{second.path}'"
     part = part or ("test" if all(each.test for each in splits) else "validation")
     ids, other_ids = ({*getattr(each, part)} for each in splits)
@@ -74,11 +82,13 @@ def compare(
     only_unlabeled = [uses_unlabeled(each.method) for each in configs] == [True, False] and differ == ["method"]
     return {
         "runs": [{"path": name, "method": c.method, "seed": c.seed} for name, c in zip(names, configs, strict=True)],
+        "baselines": [{"path": str(each.path), "mAP": mean} for each, mean in baselines.items()],
         "part": part,
         "num_images": len(images),
         "resamples": resamples_of(len(images.class_names)),
         "differ": differ,
         **found,
+        "seeds": _seed_table(by_seed, configs[0].seed) if seeds > 1 else None,
         "verdict": verdict(found, None if only_unlabeled else names),
     }
 
@@ -155,6 +165,9 @@ def show_comparison(found: Mapping[str, Any]) -> None:
     """The table of classes and the sentence."""
     for mark, each in zip("AB", found["runs"], strict=True):
         print(f"{mark}  {visible(str(each['path']))}  ({each['method']})")
+    if len(baselines := found.get("baselines", ())) > 1:
+        means = (f"{visible(each['path'])} {100 * each['mAP']:.1f}" for each in baselines)
+        print(f"B is the baseline with the larger mAP: {', '.join(means)}.")
     if more := [name for name in found["differ"] if name != "method"]:
         print(f"They also differ in {', '.join(more)}.")
     table = figures("class", "positives", "AP of A", "AP of B", "gain", "95% interval", "")
@@ -172,6 +185,34 @@ def show_comparison(found: Mapping[str, Any]) -> None:
         "that, but not for the seed: a second training may differ by as much."
     )
     print(visible(found["verdict"]))
+    if found.get("seeds"):
+        _show_seeds(found["seeds"], found["part"])
+
+
+def _show_seeds(found: Mapping[str, Any], part: str) -> None:
+    """Mean and standard deviation over the seeds, and the gain over the better baseline, seed by seed."""
+    print(f"\nWith seeds {', '.join(map(str, found['seeds']))}: mAP on the {part} images, mean and standard deviation")
+    table = figures("method", "mAP", "gain", "seed by seed")
+    for name, row in found["methods"].items():
+        gained = [_spread(row["gains"], "+"), ", ".join(map(points, row["gains"]))] if row["gains"] else ["", ""]
+        table.add_row(cell(name), _spread(row["mAP"]), *gained)
+    show(table)
+    print(f"Gains are over {cell(found['baseline'])}, the baseline with the larger mean.")
+
+
+def _spread(values: Sequence[float], sign: str = "") -> str:
+    return f"{100 * fmean(values):{sign}.1f} ± {100 * stdev(values):.1f}"
+
+
+def _seed_table(by_seed: Sequence[Mapping[RunFolder, tuple[str, float]]], first_seed: int) -> dict[str, Any]:
+    """The mAP of each method with each seed; the run's own method comes first."""
+    columns = zip(*(each.values() for each in by_seed), strict=True)
+    values = {column[0][0]: [mean for _, mean in column] for column in columns}
+    _, *others = values
+    best = max(others, key=lambda name: fmean(values[name]))
+    over = {name: [a - b for a, b in zip(row, values[best], strict=True)] for name, row in values.items()}
+    methods = {name: {"mAP": row, "gains": None if name == best else over[name]} for name, row in values.items()}
+    return {"seeds": [first_seed + n for n in range(len(by_seed))], "baseline": best, "methods": methods}
 
 
 def _cells(row: Mapping[str, Any]) -> list[str]:
@@ -181,13 +222,19 @@ def _cells(row: Mapping[str, Any]) -> list[str]:
     return [*values, shown, " to ".join(map(points, ends)) if ends else "n/a"]
 
 
-def _baseline(folder: RunFolder, out: Path | None, device: str, **where: Unpack[RunData]) -> RunFolder:
-    """The same run on labeled images only; what is not trained yet is trained."""
-    config = read_config(folder, **where)
+def _by_seed(
+    folder: RunFolder, seeds: int, out: Path | None, part: str, device: str, **where: Unpack[RunData]
+) -> list[dict[RunFolder, tuple[str, float]]]:
+    """For each seed the run and its baselines, with their methods and mAP.
+
+    Baselines see the labeled images only: the same run without the unlabeled images, and a linear probe, which needs a
+    backbone that has learnt something. What is not trained yet is trained.
+    """
+    own = config = read_config(folder, **where)
     if not uses_unlabeled(config.method):
         raise UserError(f"'{folder.path}' is a supervised run itself; name a second run to compare it with")
-    path = folder.path.resolve() if folder.path.name in ("", "..") else folder.path
-    baseline = RunFolder(out or path.with_name(f"{path.name}-supervised"))
+    base = folder.path.resolve() if folder.path.name in ("", "..") else folder.path
+    path = out or base.with_name(f"{base.name}-supervised")
     loss = labeled_loss_of(config.method, config.options)
     config = replace(
         config,
@@ -197,20 +244,47 @@ def _baseline(folder: RunFolder, out: Path | None, device: str, **where: Unpack[
         split_file=os.path.abspath(folder.split),
         device=config.device if device == "auto" else device,
     )
+    configs = {path: config}
+    if config.weights != "none":
+        configs[path.with_name(f"{path.name.removesuffix('-supervised')}-probe")] = replace(
+            config, method="probe", options={}, head="linear", head_start="probe"
+        )
+    found = []
+    for seed in range(own.seed, own.seed + seeds):
+        again = replace(own, seed=seed, split_file=config.split_file, device=config.device)
+        if seed == own.seed:
+            row = {folder: (own.method, folder.read_metrics()[part]["ema"]["mAP"] or 0.0)}
+        else:
+            row = _trained(folder, again, RunFolder(base.with_name(f"{base.name}-seed{seed}")), part, **where)
+        for each, settings in configs.items():
+            named = each if seed == own.seed else each.with_name(f"{each.name}-seed{seed}")
+            row |= _trained(folder, replace(settings, seed=seed), RunFolder(named), part, **where)
+        found.append(row)
+    return found
+
+
+def _trained(
+    folder: RunFolder, config: Config, baseline: RunFolder, part: str, **where: Unpack[RunData]
+) -> dict[RunFolder, tuple[str, float]]:
+    """A baseline of a run, or the run with another seed, with its method and its mAP on a part of the images."""
     begun = baseline.config.exists()
     if not baseline.metrics.exists():
-        print_to_stderr(f"{'continuing' if begun else 'training'} the supervised baseline in {baseline.path}")
+        what = {"supervised": "supervised baseline", "probe": "linear probe"}.get(config.method, config.method)
+        print_to_stderr(f"{'continuing' if begun else 'training'} the {what} in {baseline.path}")
     train(config, baseline.path, resume=begun, data=where.get("data"))
     splits = folder.read_split(), baseline.read_split()
     if any(getattr(splits[0], each) != getattr(splits[1], each) for each in ("labeled", "validation", "test")):
         raise UserError(f"'{baseline.path}' is a run on other images than '{folder.path}'; choose another --out")
-    return baseline
+    return {baseline: (config.method, baseline.read_metrics()[part]["ema"]["mAP"] or 0.0)}
 
 
 def _differences(first: Config, second: Config) -> list[str]:
     """The settings in which two runs differ."""
     mine, theirs = first.to_dict(), second.to_dict()
-    names = [name for name in mine if name not in (*MAY_CHANGE, "options") and mine[name] != theirs[name]]
+    apart = [*MAY_CHANGE, "options"]
+    if not all(METHODS[name].method.trains for name in METHODS.keys() & {first.method, second.method}):
+        apart += ["head", "head_start"]  # a probe has its own
+    names = [name for name in mine if name not in apart and mine[name] != theirs[name]]
     if first.method == second.method:
         return names + ["options"] * (first.options != second.options)
     losses = {labeled_loss_of(each.method, each.options) for each in (first, second)} - {None}

@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 from percentmatch.console.tables import figures, percent, show
+from percentmatch.files import own_folder
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.table import final_scores
 from percentmatch.settings.config import Config
@@ -28,7 +29,7 @@ def run_demo(out: Path, *, seed: int = 0, device: str = "auto") -> dict[str, dic
     results = {}
     table = figures("method", "mAP", "AUC", "minutes")
     for method in DEMO_METHODS:
-        folder = RunFolder(out / f"{method}-seed{seed}")
+        folder = RunFolder(own_folder(out / f"{method}-seed{seed}"))
         config = demo_config(method, seed=seed, device=device)
         metrics = results[method] = train(config, folder.path, resume=folder.config.exists())
         means = final_scores(metrics)["test"].means

@@ -9,22 +9,27 @@ from typing import Any, TypedDict, Unpack
 
 import torch
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.console.tables import cell, figures, first, percent, show
 from percentmatch.data import Data, Images, load_data, load_images, read_labels
 from percentmatch.data.labels import check_single
 from percentmatch.data.pixels.cache import Progress
-from percentmatch.data.pixels.images import print_to_stderr
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError, several, visible
 from percentmatch.files import write_atomic, write_json
 from percentmatch.models import Card, Classifier, classifier_bytes, load_classifier
+from percentmatch.records import scores_of
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.scoring.calibration import decide
+from percentmatch.scoring.calibration import FEW, FEW_SCORES, decide, decisions_of, thresholds_of
+from percentmatch.scoring.decisions import DECISION_METRICS, DecisionTable, Estimates, score_decisions
+from percentmatch.scoring.intervals import Ends
 from percentmatch.scoring.metrics import CLASS_METRICS, OVERALL_METRICS
-from percentmatch.scoring.predictions import evaluate, logits, probabilities
+from percentmatch.scoring.predictions import evaluate, logits
 from percentmatch.scoring.table import ScoreTable
 from percentmatch.settings.config import Config
+from percentmatch.use.thresholds import with_thresholds
 
+MOST_CONFUSIONS = 10
 Opened = tuple[Classifier, Card, Images, torch.device]
 
 
@@ -43,14 +48,15 @@ def score_run(
     *,
     data: Data | None = None,
     moved: Mapping[str, Any] | None = None,
+    thresholds: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ScoreTable:
     """Score the saved model of a run on the test or validation images of its split.
 
     `data` is what the run was given in Python, if so; else `moved` may say where its root, labels or images are now.
+    Decisions are made with the model's own thresholds, or with those of a file.
     """
-    model, card, images, chosen_device = open_run(path, part, device, data=data, moved=moved, progress=progress)
-    return evaluate(probabilities(model, images.pixels, card, chosen_device), images, card.task)
+    return _score(*open_run(path, part, device, data=data, moved=moved, progress=progress), thresholds)
 
 
 def score_files(
@@ -60,11 +66,22 @@ def score_files(
     device: str = "auto",
     *,
     skip_bad: bool = False,
+    thresholds: str | Path | None = None,
     progress: Progress | None = None,
 ) -> ScoreTable:
     """Score the saved model of a run on other files: all rows of a file of labels with the model's classes."""
-    model, card, loaded, chosen_device = open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress)
-    return evaluate(probabilities(model, loaded.pixels, card, chosen_device), loaded, card.task)
+    return _score(*open_files(path, labels, images, device, skip_bad=skip_bad, progress=progress), thresholds)
+
+
+def _score(
+    model: Classifier, card: Card, images: Images, device: torch.device, thresholds: str | Path | None
+) -> ScoreTable:
+    card = with_thresholds(card, thresholds)
+    found = logits(model, images.pixels, card, device)
+    table = evaluate(scores_of(found, card.task), images, card.task)
+    labels = images.scoring_labels(count_difficult=False)
+    decided = score_decisions(decisions_of(found, card), *labels, card.class_names, thresholds_of(card))
+    return replace(table, decisions=decided)
 
 
 def open_run(path: str | Path, part: str, device: str, **where: Unpack[RunData]) -> Opened:
@@ -151,6 +168,43 @@ def show_scores(scores: ScoreTable) -> None:
             print(f"Left out of the mean, without {metric.needs}: {visible(several(left_out))}")
     if scores.num_pairs_ignored:
         print(f"{scores.num_pairs_ignored} pairs of image and class were ignored (label unknown or difficult)")
+    if scores.decisions:
+        show_scored_decisions(scores.decisions)
+
+
+def show_scored_decisions(scores: DecisionTable) -> None:
+    """Precision, recall and F1 with their intervals, and what is predicted in the place of missed classes."""
+    print("\nDecisions, in percent, with 95% intervals")
+    head = ["threshold"] * (scores.thresholds is not None) + [each.title for each in DECISION_METRICS.values()]
+    table = figures("class", *head, "right", "wrong", "missed")
+    thresholds = dict(zip(scores.classes, scores.thresholds or (), strict=False))
+    for name, row in first(scores.classes):
+        chosen = [f"{thresholds[name]:.4f}"] if thresholds else []
+        table.add_row(cell(name), *chosen, *_estimates(row.scores), *map(str, (row.right, row.wrong, row.missed)))
+    table.add_section()
+    for name, means in (("all pairs (micro)", scores.micro), ("mean of classes (macro)", scores.macro)):
+        table.add_row(name, *[""] * bool(thresholds), *_estimates(means), "", "", "")
+    show(table)
+    if len(thresholds) > 1 and len({*thresholds.values()}) == 1:
+        print("One threshold for all classes, which is rough where few validation images chose it")
+    exact = with_ends(scores.exact_match, scores.exact_match_interval)
+    print(f"Every label of the image right (exact match): {exact}")
+    if pairs := scores.confusions(MOST_CONFUSIONS):
+        print("Most often predicted in the place of a missed class:")
+    for missed, predicted, number in pairs:
+        row = scores.classes[missed]
+        print(visible(f"  {predicted} in the place of {missed}: {number} of {row.missed} missed"))
+
+
+def _estimates(scores: Estimates) -> list[str]:
+    return [with_ends(scores.values[name], scores.intervals[name]) for name in DECISION_METRICS]
+
+
+def with_ends(value: float | None, ends: Ends | None) -> str:
+    """A share in percent with its interval: 81.2 (70 to 89)."""
+    if value is None:
+        return "n/a"
+    return f"{100 * value:.1f}" + (f" ({100 * ends[0]:.0f} to {100 * ends[1]:.0f})" if ends else "")
 
 
 def recalibrate(
@@ -187,10 +241,12 @@ def recalibrate(
         source = labels or "the validation images"
         raise UserError(f"no label is 1, or none is 0, in {source}; calibrate with other files by --labels")
     decisions, summary = decided
-    metrics = folder.read_metrics() if folder.metrics.exists() else None
-    write_atomic(folder.model, classifier_bytes(model, replace(card, decisions=decisions)))
-    if metrics is not None:
-        write_json(folder.metrics, {**metrics, **summary})
+    with folder:
+        folder.hold()
+        metrics = folder.read_metrics() if folder.metrics.exists() else None
+        write_atomic(folder.model, classifier_bytes(model, replace(card, decisions=decisions)))
+        if metrics is not None:
+            write_json(folder.metrics, {**metrics, **summary})
     return summary
 
 
@@ -198,20 +254,31 @@ def show_decisions(summary: dict[str, Any]) -> None:
     """Print the summary of `decide`: the error of the probabilities, and the threshold of each class."""
     errors, decisions = summary["calibration"], summary["decisions"]
     text = "calibration error (ECE) {ece_before:.4f} before, {ece_after:.4f} after, on {num_images} images"
+    if not errors["kept"]:
+        text = (
+            "not calibrated, since that did not clearly lower the loss of images left out of the fit: probabilities "
+            "are the network's own, with an error (ECE) of {ece_before:.4f} on {num_images} images"
+        )
     print(text.format(**errors))
     if "classes" not in decisions:
         return
-    table = figures("class", "positives", "threshold", "precision", "recall", "F1")
+    table = figures("class", "positives", "threshold", *(each.title for each in DECISION_METRICS.values()))
     for name, row in first(decisions["classes"]):
-        reached = (percent(row[key]) for key in ("precision", "recall", "F1"))
+        reached = (with_ends(row[key], row["intervals"][key]) for key in DECISION_METRICS)
         table.add_row(cell(name), str(row["positives"]), f"{row['threshold']:.4f}", *reached)
     show(table)
-    print(f"Thresholds for {'the best F1' if decisions['aim'] == 'F1' else decisions['aim']}")
-    notes = {
-        "missed": "Not reached, so the nearest is taken",
-        "few_positives": "Few positives, so thresholds and figures are what the probabilities expect",
-        "without_positives": "Without a positive, so the threshold is 0.5",
-    }
-    for key, note in notes.items():
-        if decisions[key]:
-            print(f"{note}: {visible(several(decisions[key]))}")
+    aim = "the best F1" if decisions["aim"] == "F1" else decisions["aim"]
+    print(f"Thresholds for {aim}; in brackets 95% intervals. Expect less on images that did not choose the thresholds")
+    if decisions["missed"]:
+        print(f"Not reached, so the nearest is taken: {visible(several(decisions['missed']))}")
+    if few := [*decisions["few_positives"], *decisions["without_positives"]]:
+        print(
+            f"Rough: {len(few):,} of {len(decisions['classes']):,} classes have fewer than {FEW} positives here, so "
+            f"probabilities and not labels chose their thresholds{_shared(decisions)}; calibrate with more images by "
+            f"--labels: {visible(several(few))}"
+        )
+
+
+def _shared(decisions: Mapping[str, Any]) -> str:
+    value = decisions["shared_threshold"]
+    return "" if value is None else f", {value:.4f} for those with fewer than {FEW_SCORES} images"

@@ -5,7 +5,6 @@ import json
 import logging
 import os
 import re
-import shutil
 import warnings
 from dataclasses import asdict
 from importlib.resources import files
@@ -19,10 +18,10 @@ from torch.nn import functional as F
 
 from percentmatch.console.tables import percent
 from percentmatch.errors import UserError
-from percentmatch.files import beside, cannot_write, write_atomic, write_json
+from percentmatch.files import cannot_write, new_part, write_atomic, write_json
 from percentmatch.models import Card, Classifier, classifier_bytes, classifier_of, read_card
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.scoring.calibration import probabilities_of, thresholds_of
+from percentmatch.scoring.calibration import FEW, probabilities_of, thresholds_of
 from percentmatch.scoring.predictions import logits
 from percentmatch.scoring.table import final_scores
 from percentmatch.use.predict import Predictor
@@ -53,6 +52,7 @@ class ImageClassifier(Classifier, PyTorchModelHubMixin, library_name="percentmat
         self.register_buffer("shrink", shrink, persistent=False)  # the file holds the weights only
         self.register_buffer("colour", torch.tensor([card.mean, card.std])[:, :, None, None], persistent=False)
         self.register_buffer("affine", torch.tensor(affine), persistent=False)
+        self.eval()  # huggingface-hub 1.0 leaves the model that `from_pretrained` makes in its first mode
 
     def forward(self, images: Tensor) -> Tensor:
         """As `augment.resize`, but by matrices: runtimes agree on products, and differ in how they resize."""
@@ -90,7 +90,7 @@ def with_preprocessing(predictor: Predictor) -> ImageClassifier:
     """The predictor's model with all that is done to its input and output."""
     model = ImageClassifier(**asdict(predictor.card))
     model.load_state_dict(predictor.network.state_dict())
-    return model.eval()
+    return model
 
 
 def onnx_bytes(predictor: Predictor) -> tuple[bytes, float]:
@@ -151,17 +151,15 @@ def write_folder(predictor: Predictor, out: Path, metrics: dict[str, Any]) -> No
     """A folder that `Predictor` and `ImageClassifier.from_pretrained` load, moved into place when it is complete."""
     if out.exists() and (not out.name or not out.is_dir() or any(out.iterdir())):
         raise UserError(f"--out {out} is there already; name a new folder, or a file that ends in .onnx")
-    new = beside(out)
     try:
-        new.mkdir(parents=True)
-        write_atomic(new / "model.safetensors", classifier_bytes(predictor.network, predictor.card))
-        write_json(new / "config.json", asdict(predictor.card))
-        write_atomic(new / "README.md", model_card(predictor.card, metrics).encode())
-        os.replace(new, out)
+        with new_part(out) as new:
+            new.mkdir(parents=True)
+            write_atomic(new / "model.safetensors", classifier_bytes(predictor.network, predictor.card))
+            write_json(new / "config.json", asdict(predictor.card))
+            write_atomic(new / "README.md", model_card(predictor.card, metrics).encode())
+            os.replace(new, out)
     except OSError as error:
         raise cannot_write(out, error) from error
-    finally:
-        shutil.rmtree(new, ignore_errors=True)
 
 
 def model_card(card: Card, metrics: dict[str, Any]) -> str:
@@ -182,15 +180,22 @@ def model_card(card: Card, metrics: dict[str, Any]) -> str:
         if table.means["mAP"] is not None
     ]
     errors = metrics.get("calibration")
-    if errors and card.decisions:
+    if errors and card.calibrated:
         scores.append(f"- calibration error (ECE) {errors['ece_before']:.4f} raw, {errors['ece_after']:.4f} calibrated")
+    rough = [
+        name for key in ("few_positives", "without_positives") for name in metrics.get("decisions", {}).get(key, ())
+    ]
+    if rough:
+        number = f"{len(rough)} of {len(card.class_names)} classes"
+        scores.append(f"- thresholds are rough: {number} had fewer than {FEW} positives among the validation images")
     rule = "the most probable class is chosen"
     template = (files("percentmatch.use") / "model_card.md").read_text(encoding="utf-8")
     return template.format(
         card=card,
         backbone=cell(card.backbone),
+        version=cell(card.version),
         number=len(card.class_names),
-        origin="calibrated on labeled images" if card.decisions else "those of the network, not calibrated",
+        origin="calibrated on labeled images" if card.calibrated else "those of the network, not calibrated",
         decision=rule if thresholds is None else "a class is chosen from its threshold on",
         scores="\n".join(["", "## Scores", "", *scores, ""]) if scores else "",
         classes="\n".join(classes),

@@ -2,32 +2,31 @@
 
 import fnmatch
 import itertools
-import json
 import math
 import os
 import re
-import statistics
-import sys
 import time
-from collections import Counter, defaultdict
+from collections import Counter
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.console.signals import Stopped, StopRequest
-from percentmatch.console.tables import cell, figures, show
 from percentmatch.errors import Diverged, UserError, did_you_mean, several
-from percentmatch.files import read_json, read_yaml, write_json
+from percentmatch.files import own_folder, read_yaml, write_json
 from percentmatch.methods import checked_options
+from percentmatch.runs.lock import locked
 from percentmatch.runs.run_folder import PretrainFolder, RunFolder
 from percentmatch.settings.config import Config, PretrainSettings, SharedSettings
 from percentmatch.settings.declare import flat, merge
 from percentmatch.settings.presets import PRESETS, preset_values
 from percentmatch.training.start import pretrain, train
+from percentmatch.use.grid_results import summary
 
-KEYS = ("preset", "settings", "warm_start", "runs", "grid", "seeds")
+KEYS = ("preset", "settings", "pretraining", "runs", "grid", "seeds")
 MOST_RUNS = 10_000
 SEEDS = {"seed", "split_seed"}  # what `seeds` sets
 # settings that a pretraining takes from the runs that begin with it
@@ -51,7 +50,7 @@ class Planned:
     config: Config
     source: str  # where it was planned, for messages
     has_weights: bool  # they are among its settings
-    warm: PlannedStart | None = None
+    start: PlannedStart | None = None
 
 
 def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned]:
@@ -59,7 +58,7 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
 
     `preset` and `settings` hold for all; `runs` names each variant and what it changes; `grid` lists values of
     settings, all combined; `seeds` set both seed and split_seed. `over` replaces what holds for all. Each setting that
-    varies is named once, so that a run's name says what it was. With `warm_start`, settings of `pretrain`, the runs
+    varies is named once, so that a run's name says what it was. With `pretraining`, settings of `pretrain`, the runs
     that name no weights begin from a backbone that is pretrained first, once for the same seed, images and backbone.
     """
     values = read_yaml(file)
@@ -68,11 +67,11 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
     preset = values.get("preset")
     if preset is not None and preset not in list(PRESETS):
         raise UserError(f"{file}: unknown preset '{preset}'{did_you_mean(str(preset), PRESETS)}")
-    settings, warm_start = values.get("settings") or {}, values.get("warm_start") or {}
+    settings, pretraining = values.get("settings") or {}, values.get("pretraining") or {}
     runs, grid, seeds = values.get("runs") or {}, values.get("grid") or {}, values.get("seeds", [0])
     for good, rule in (
         (isinstance(settings, dict), "settings must hold names and values"),
-        (isinstance(warm_start, dict), "warm_start must hold names and values"),
+        (isinstance(pretraining, dict), "pretraining must hold names and values"),
         (_mapping_of(runs, dict) and runs, "runs must hold at least one name, each with its settings"),
         (_mapping_of(grid, list) and all(grid.values()), "grid must hold lists of values"),
         (isinstance(seeds, list) and {*map(type, seeds)} == {int}, "seeds must be a list of numbers"),
@@ -83,9 +82,9 @@ def read_grid(file: Path, over: Mapping[str, Any] | None = None) -> list[Planned
         raise UserError(f"{file}: runs, grid and seeds ask for {count:,} runs; plan at most {MOST_RUNS:,} in a file")
     _check_names(file, settings, runs, grid, seeds, over or {})
     plan = list(_plan(file, preset, merge(settings, over or {}), runs, grid, seeds))
-    if "warm_start" in values:
-        plan = _with_warm_starts(f"{file}, warm_start", warm_start, plan)
-    folders = Counter([planned.name for planned in plan] + [*{planned.warm.name for planned in plan if planned.warm}])
+    if "pretraining" in values:
+        plan = _with_pretrainings(f"{file}, pretraining", pretraining, plan)
+    folders = Counter([planned.name for planned in plan] + [*{planned.start.name for planned in plan if planned.start}])
     name, times = folders.most_common(1)[0]
     if times > 1:
         raise UserError(f"{file}: two runs would share the folder {name}; rename one of them")
@@ -130,18 +129,18 @@ def _plan(
         yield Planned(folder, group, config, source, has_weights="weights" in values)
 
 
-def _with_warm_starts(source: str, values: Mapping, plan: list[Planned]) -> list[Planned]:
+def _with_pretrainings(source: str, values: Mapping, plan: list[Planned]) -> list[Planned]:
     """The runs, each without weights with the pretraining that it begins from.
 
-    Its folder is warm-seedN, and names the run where a seed needs more than one.
+    Its folder is pretraining-seedN, and names the run where a seed needs more than one.
     """
     if given := [name for name in OF_THE_RUN if name in values]:
         raise UserError(f"{source}: {given[0]} is that of the runs; take it out")
     pretraining = PretrainSettings.from_dict(values, source=source)
     if all(planned.has_weights for planned in plan):
-        raise UserError(f"{source}: every run has weights of its own; take those out, or warm_start")
+        raise UserError(f"{source}: every run has weights of its own; take those out, or pretraining")
     starts: dict[PretrainSettings, PlannedStart] = {}
-    warmed = list(plan)
+    started = list(plan)
     for row, planned in enumerate(plan):
         if planned.has_weights:
             continue
@@ -150,9 +149,11 @@ def _with_warm_starts(source: str, values: Mapping, plan: list[Planned]) -> list
             settings = replace(settings, labeled=0.0)
         if settings not in starts:
             first = all(start.settings.seed != settings.seed for start in starts.values())
-            starts[settings] = PlannedStart(f"warm-seed{settings.seed}" if first else f"warm-{planned.name}", settings)
-        warmed[row] = replace(planned, warm=starts[settings])
-    return warmed
+            starts[settings] = PlannedStart(
+                f"pretraining-seed{settings.seed}" if first else f"pretraining-{planned.name}", settings
+            )
+        started[row] = replace(planned, start=starts[settings])
+    return started
 
 
 @contextmanager
@@ -179,12 +180,12 @@ def run_grid(plan: list[Planned], out: Path, *, minutes: float = math.inf, only:
         if not fnmatch.filter([planned.name for planned in plan], pattern):
             raise UserError(f"--only {pattern}: no run has such a name; the first is '{plan[0].name}'; * is any text")
     with StopRequest() as stop:
-        return _run_grid([_from_warm_start(planned, out) for planned in plan], out, 60 * minutes, only, stop)
+        return _run_grid([_from_pretraining(planned, out) for planned in plan], out, 60 * minutes, only, stop)
 
 
 def _run_grid(plan: list[Planned], out: Path, seconds: float, only: Sequence[str], stop: StopRequest) -> dict[str, Any]:
-    folders = {planned.name: RunFolder(out / planned.name) for planned in plan}
-    starts = {planned.name: PretrainFolder(out / planned.warm.name) for planned in plan if planned.warm}
+    folders = {planned.name: RunFolder(own_folder(out / planned.name)) for planned in plan}
+    starts = {planned.name: PretrainFolder(own_folder(out / planned.start.name)) for planned in plan if planned.start}
     done: dict[str, Any] = {}
     failed: dict[Path, Diverged] = {}  # pretrainings
     diverged, left = [], 0
@@ -198,10 +199,16 @@ def _run_grid(plan: list[Planned], out: Path, seconds: float, only: Sequence[str
                     done[planned.name] = summary(folders[planned.name], planned.group, starts.get(planned.name))
         return {"runs": [done[planned.name] for planned in plan if planned.name in done]}
 
+    def write() -> dict[str, Any]:
+        """Collected and written in one turn, so that the last of several processes leaves the results of all."""
+        with locked(out):
+            write_json(out / "results.json", found := results())
+        return found
+
     for planned in plan:
         with named(planned.source):
-            if planned.warm and starts[planned.name].settings.exists():
-                starts[planned.name].check_same(planned.warm.settings)
+            if planned.start and starts[planned.name].settings.exists():
+                starts[planned.name].check_same(planned.start.settings)
             if folders[planned.name].config.exists():
                 folders[planned.name].check_same(planned.config)
     results()
@@ -211,16 +218,16 @@ def _run_grid(plan: list[Planned], out: Path, seconds: float, only: Sequence[str
         if planned.name in done or (only and not any(fnmatch.fnmatch(planned.name, pattern) for pattern in only)):
             continue
         folder, start, started = folders[planned.name], starts.get(planned.name), time.monotonic()
-        to_pretrain = planned.warm and start and not start.result.exists()
+        to_pretrain = planned.start and start and not start.result.exists()
         if longest + longest_start and started - began + longest + bool(to_pretrain) * longest_start > seconds:
             left += 1
             continue
         with named(planned.source):
             try:
-                if planned.warm and start and to_pretrain:
+                if planned.start and start and to_pretrain:
                     if start.path in failed:
                         raise failed[start.path]
-                    pretrain(planned.warm.settings, start.path, resume=start.settings.exists())
+                    pretrain(planned.start.settings, start.path, resume=start.settings.exists())
                     longest_start, started = max(longest_start, time.monotonic() - started), time.monotonic()
                     if started - began > seconds:
                         left += 1
@@ -228,71 +235,26 @@ def _run_grid(plan: list[Planned], out: Path, seconds: float, only: Sequence[str
                 train(planned.config, folder.path, resume=folder.config.exists())
             except Diverged as error:
                 diverged.append(planned.name)
-                print(f"{planned.name}: {error}", file=sys.stderr)
+                print_to_stderr(f"{planned.name}: {error}")
                 if start and not start.result.exists():
                     failed[start.path] = error
                     continue
             longest = max(longest, time.monotonic() - started)
-            write_json(out / "results.json", results())
+            write()
     if left:
         print(f"{left} of {len(plan)} runs are left; the same command goes on with them")
-    found = results()
-    write_json(out / "results.json", found)
+    found = write()
     if diverged:
         raise UserError(f"{several(diverged)}: training diverged; {len(done)} other runs are in the results")
     return found
 
 
-def _from_warm_start(planned: Planned, out: Path) -> Planned:
+def _from_pretraining(planned: Planned, out: Path) -> Planned:
     """The run with the backbone of its pretraining as weights, at the path that it had when the run began."""
-    if not planned.warm:
+    if not planned.start:
         return planned
-    folder, start = RunFolder(out / planned.name), PretrainFolder(out / planned.warm.name)
+    folder, start = RunFolder(out / planned.name), PretrainFolder(out / planned.start.name)
     backbone = Path(os.path.abspath(start.backbone))
     then = Path(folder.read_config().weights) if folder.config.exists() else backbone
     moved = not then.exists() or then.parts[-2:] != backbone.parts[-2:]  # the folder of the grid, since then
     return replace(planned, config=replace(planned.config, weights=str(backbone if moved else then)))
-
-
-def summary(folder: RunFolder, group: str, start: PretrainFolder | None = None) -> dict[str, Any]:
-    """What a results file keeps of a finished run: all that a table or a figure needs."""
-    log = folder.log.rows()
-    training, validations = ([row for row in log if row.get("kind") == kind] for kind in ("train", "validation"))
-    tenths = [training[row] for row in sorted({len(training) * tenth // 10 - 1 for tenth in range(1, 11)} - {-1})]
-    config = folder.read_config()
-    return {
-        "group": group,
-        **folder.read_metrics(),
-        "method": config.method,  # by its present name
-        **({"warm_start_minutes": start.read_result()["minutes"]} if start else {}),
-        "settings": config.to_dict(),
-        "environment": read_json(folder.environment),
-        "curve": [{key: row.get(key) for key in ("step", "mAP", "AUC")} for row in validations],
-        # with the pseudo-labels of each class, four digits after the point in every number
-        "training": json.loads(json.dumps(tenths), parse_float=lambda number: round(float(number), 4)),
-    }
-
-
-def show_grid(results: dict[str, Any]) -> None:
-    """Mean and standard deviation over the seeds of each group."""
-    runs = results["runs"]
-    subsets = [subset for subset in ("validation", "test") if any(subset in run for run in runs)]
-    columns = list(itertools.product(subsets, ("mAP", "AUC")))
-    table = figures("run", "seeds", *map("\n".join, columns), "minutes")
-    groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
-    for run in runs:
-        groups[run["group"]].append(run)
-    for group, mine in groups.items():
-        cells = (_spread([run[subset]["ema"][name] for run in mine if subset in run]) for subset, name in columns)
-        minutes = statistics.mean(run["minutes"] for run in mine)
-        table.add_row(cell(group), ",".join(str(run["seed"]) for run in mine), *cells, f"{minutes:.1f}")
-    show(table)
-    if minutes := [run["warm_start_minutes"] for run in runs if "warm_start_minutes" in run]:
-        print(f"the minutes are without the pretrainings, which took {statistics.mean(minutes):.1f} each")
-
-
-def _spread(values: list[float | None]) -> str:
-    known = [100 * value for value in values if value is not None]
-    if len(known) < 2:
-        return f"{known[0]:.2f}" if known else "n/a"
-    return f"{statistics.mean(known):.1f} ± {statistics.stdev(known):.1f}"

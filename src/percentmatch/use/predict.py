@@ -4,51 +4,56 @@ import io
 import json
 import os
 import re
-import sys
 import warnings
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from itertools import compress
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO, Literal, get_args
 
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from percentmatch.console.notices import print_to_stderr
+from percentmatch.console.streams import shown_output
 from percentmatch.data.pixels.cache import Progress, cores
 from percentmatch.data.pixels.decode import decode, square
-from percentmatch.data.pixels.images import print_to_stderr
 from percentmatch.data.readers.folder import is_image_name, read_folder, read_list
 from percentmatch.data.readers.table import LABEL_HEADERS, PART_HEADERS, guard, write_row
 from percentmatch.distributed.device import pick_device
-from percentmatch.errors import UserError
+from percentmatch.errors import UNSEEN, UserError
 from percentmatch.files import replacing_named
 from percentmatch.models import load_classifier
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.calibration import decisions_of, probabilities_of
 from percentmatch.scoring.predictions import logits
+from percentmatch.use.prediction_exports import BEGINS, ENDS, fiftyone_samples, label_studio_tasks
+from percentmatch.use.thresholds import with_thresholds
 
+LONGEST_LINE = 64 << 20  # bytes, of earlier predictions
 CHUNK = 64  # images decoded and scored at a time
 Source = str | Path | Image.Image | np.ndarray | Tensor  # an image
-Form = Literal["csv", "jsonl"]
+Form = Literal["csv", "jsonl", "fiftyone", "label-studio"]
 FORM_OF: dict[str, Form] = {"": "csv", ".csv": "csv", ".txt": "csv", ".jsonl": "jsonl", ".ndjson": "jsonl"}
 
 
 class Predictor:
     """A trained model for images: the path of a run folder, of an exported folder or of a model.safetensors.
 
+    `thresholds` is a file of thresholds chosen by hand, instead of the model's own.
     Images are given as paths, Pillow images, or uint8 arrays or tensors (h, w, 3) in RGB, in a list or one alone; a
     path alone may also be a folder, or a text file with one path a line. The rows are in the order of the images; what
     a text file names twice is one image.
     """
 
-    def __init__(self, model: str | Path, device: str = "auto") -> None:
+    def __init__(self, model: str | Path, device: str = "auto", *, thresholds: str | Path | None = None) -> None:
         path = Path(model)
         self.device = pick_device(device)
-        self.network, self.card = load_classifier(RunFolder(path).model if path.is_dir() else path, self.device)
+        self.network, card = load_classifier(RunFolder(path).model if path.is_dir() else path, self.device)
+        self.card = with_thresholds(card, thresholds)
 
     @property
     def classes_(self) -> np.ndarray:
@@ -118,6 +123,7 @@ def predict(
     *,
     form: Form | None = None,
     raw: bool = False,
+    thresholds: str | Path | None = None,
     device: str = "auto",
     progress: Progress | None = None,
     say: Callable[[str], None] = print_to_stderr,
@@ -133,9 +139,11 @@ def predict(
         raise UserError(f"--out {out} is a folder; name a file")
     form = form or (FORM_OF.get(out.suffix.lower()) if out else "csv")
     if form is None:
-        raise UserError(f"--out {out}: name a file that ends in .csv or .jsonl, or say --format csv or jsonl")
+        raise UserError(
+            f"--out {out}: name a file that ends in .csv or .jsonl, or say --format {', '.join(get_args(Form))}"
+        )
     paths = find(sources)
-    predictor = Predictor(model, device)
+    predictor = Predictor(model, device, thresholds=thresholds)
     names = predictor.card.class_names
     if out and out.is_file() and not _is_prediction(out, names):
         raise UserError(f"--out {out} is there already and holds no predictions of this model; name a new file")
@@ -148,11 +156,11 @@ def predict(
                 say(f"skipped: {message}")
             if rows:
                 answers = probabilities_of(scored, predictor.card, raw=raw), decisions_of(scored, predictor.card)
-                write = _json_lines if form == "jsonl" else _csv_lines
-                write(file, [paths[row] for row in rows], *answers, names, header=not done)
+                WRITERS[form](file, [paths[row] for row in rows], *answers, names, header=not done)
             done, skipped = done + len(rows), skipped + len(bad)
             if progress:
                 progress(done + skipped, len(paths))
+        file.write(ENDS.get(form, "") if done else "")
         if not done:
             raise UserError(f"none of the {len(paths)} images can be read")
     return done, skipped
@@ -213,8 +221,13 @@ def _is_prediction(file: Path, names: Sequence[str]) -> bool:
     """Whether a file is empty, or begins like one of predictions for these classes, so that it may be replaced."""
     header = _header(names).encode()
     with suppress(OSError), open(file, "rb") as content:
-        start = content.read(len(header))
-        return start in (b"", header) or start.startswith(b'{"image": ')
+        start = content.read(max(len(header), *map(len, BEGINS.values())))
+        if start.startswith(b'{"image": '):
+            with suppress(ValueError, RecursionError):
+                decisions = json.loads(start + content.readline(LONGEST_LINE)).get("decision")
+                return isinstance(decisions, dict) and decisions.keys() == {*names}
+            return False
+        return not start or start.startswith((header, *(text.encode() for text in BEGINS.values())))
     return True  # writing it will say what is wrong
 
 
@@ -227,7 +240,11 @@ def _json_lines(
     for path, *rows in zip(paths, *(table.tolist() for table in tables), strict=True):
         decision, probability, confidence = (dict(zip(names, row, strict=True)) for row in rows)
         answer = {"image": str(path), "labels": [*compress(names, rows[0])], "probability": probability}
-        file.write(json.dumps({**answer, "decision": decision, "confidence": confidence}, ensure_ascii=False) + "\n")
+        line = json.dumps({**answer, "decision": decision, "confidence": confidence}, ensure_ascii=False)
+        file.write(UNSEEN.sub(lambda found: f"\\u{ord(found[0]):04x}", line) + "\n")
+
+
+WRITERS = {"csv": _csv_lines, "jsonl": _json_lines, "fiftyone": fiftyone_samples, "label-studio": label_studio_tasks}
 
 
 @contextmanager
@@ -235,7 +252,7 @@ def _opened(out: Path | None) -> Generator[IO[str]]:
     """Standard output, or a file; the folders that are made for it are removed if it cannot be written."""
     made = [folder for folder in out.parents if not folder.exists()] if out else []  # the innermost first
     try:
-        with replacing_named(out) if out else nullcontext(sys.stdout) as file:
+        with replacing_named(out) if out else nullcontext(shown_output()) as file:
             yield file
     finally:
         for folder in made:

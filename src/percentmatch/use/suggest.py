@@ -9,14 +9,26 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.console.tables import cell, figures, first, percent, show
 from percentmatch.data import Images, read_manifest
-from percentmatch.data.pixels.cache import Progress
-from percentmatch.data.pixels.images import print_to_stderr
+from percentmatch.data.pixels.cache import Progress, cache_folder
+from percentmatch.data.readers.class_folders import is_class_folders
 from percentmatch.data.readers.detect import metadata_files, only_file
 from percentmatch.data.readers.exports import is_export
-from percentmatch.data.readers.folder import read_utf8
-from percentmatch.data.readers.table import NOTHING_KNOWN, NOWHERE, Table, guard, open_table, write_row
+from percentmatch.data.readers.parquet import is_parquet
+from percentmatch.data.readers.rows import LabelFile
+from percentmatch.data.readers.table import (
+    NOTHING_KNOWN,
+    NOWHERE,
+    Table,
+    class_columns,
+    guard,
+    marks_in,
+    open_table,
+    write_row,
+)
+from percentmatch.data.source import class_list
 from percentmatch.distributed.device import pick_device
 from percentmatch.errors import UserError
 from percentmatch.files import replacing_named
@@ -164,33 +176,39 @@ def _still_unlabeled(pool: Images, ids: Sequence[str], *, drawn: bool) -> list[s
 def _write(out: Path, ids: list[str], config: Config | None) -> None:
     """The list, in the columns of the user's file if that is a CSV file. Without a config, images are ids."""
     table = _labels_table(config) if config else PLAIN
+    silent = [table.labels]  # columns where an empty cell would mean none of the classes
+    if config and table.labels == NOWHERE:
+        wanted = class_list(config)
+        columns = [column for name, column in class_columns(table).items() if wanted is None or name in wanted]
+        silent = columns if marks_in(table, columns) else []
     with replacing_named(out) as file:
         write_row(file, [guard(cell) for cell in table.header], table.mark)
-        for name in _relative_names(ids, config) if config else ids:
+        for name in relative_names(ids, config) if config else ids:
             cells = [""] * len(table.header)
             cells[table.image] = name if guard(name) == name else f"./{name}"
-            if table.labels != NOWHERE:
-                cells[table.labels] = NOTHING_KNOWN  # an empty cell would mean none of the classes
+            for column in silent:
+                cells[column] = NOTHING_KNOWN
             write_row(file, cells, table.mark)
 
 
 def _labels_table(config: Config) -> Table:
     """The user's CSV file of labels; a plain one if the labels come in another format."""
     path = Path(config.labels)
-    if not config.labels:
+    if not config.labels or is_parquet(LabelFile(path)):
         return PLAIN
     if path.is_dir():
         metadata = metadata_files(path)
-        if any(metadata.values()):  # one for each subset, in its folder
+        if any(metadata.values()) or (not metadata and is_class_folders(LabelFile(path))):  # several files, or none
             return PLAIN
         path = next(iter(metadata), None) or path / only_file(path)
-    if path.suffix.lower() in (".jsonl", ".ndjson") or read_utf8(path).lstrip()[:1] in ("", "[", "{"):
+    text = LabelFile(path, say=lambda _: None).text
+    if path.suffix.lower() in (".jsonl", ".ndjson") or text.lstrip()[:1] in ("", "[", "{"):
         return PLAIN
-    table = open_table(path)
+    table = open_table(path, text)
     return PLAIN if is_export(table) else table
 
 
-def _relative_names(ids: list[str], config: Config) -> list[str]:
+def relative_names(ids: list[str], config: Config) -> list[str]:
     """The images as `train` finds them, from --images, --root or the folder of the labels."""
     labels = Path(config.labels)
     base = Path(config.images or config.root or (labels if labels.is_dir() else labels.parent))
@@ -198,7 +216,8 @@ def _relative_names(ids: list[str], config: Config) -> list[str]:
     names = []
     for name, path in zip(ids, (manifest.paths[row] for row in manifest.rows(ids).tolist()), strict=True):
         real = os.path.join(os.path.realpath(path.parent), path.name)
-        names.append(name if base / name == path else Path(os.path.relpath(real, start)).as_posix())
+        own = base / name == path or path.is_relative_to(cache_folder())  # that of a Parquet file is no file of its own
+        names.append(name if own else Path(os.path.relpath(real, start)).as_posix())
     return names
 
 

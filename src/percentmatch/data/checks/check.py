@@ -12,11 +12,12 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data.checks.duplicates import Group, Size, file_sizes, find_groups
 from percentmatch.data.checks.findings import LEVELS, MOST_NAMES, Finding, alike_names, found, of_rows, rare_classes
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.pixels.cache import Progress, cache_folder, open_cache
-from percentmatch.data.pixels.images import Say, print_to_stderr
+from percentmatch.data.pixels.images import Say
 from percentmatch.data.readers.detect import detected
 from percentmatch.data.readers.rows import RowError
 from percentmatch.data.source import class_list, open_data

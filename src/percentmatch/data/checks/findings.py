@@ -14,6 +14,7 @@ from percentmatch.data.manifest import Manifest
 from percentmatch.data.readers.rows import RowError
 from percentmatch.data.source import validation_ids
 from percentmatch.data.split import PARTS, Split
+from percentmatch.errors import several
 from percentmatch.settings.config import DataSettings
 
 Level = Literal["serious", "warning", "note"]
@@ -87,6 +88,12 @@ def alike_names(manifest: Manifest) -> list[Finding]:
                 items.append({"label": rare, "like": usual, "images": few, "text": text})
                 break
     return found("class names", "warning", "classes with names much like another's", items)
+
+
+def alike_classes(manifest: Manifest) -> list[str]:
+    """One sentence about such names, for training."""
+    texts = [item["text"] for finding in alike_names(manifest) for item in finding.items]
+    return [f"class {several(texts, FEW)}; correct the labels if they mean the same"] if texts else []
 
 
 def _alike(one: str, other: str) -> bool:

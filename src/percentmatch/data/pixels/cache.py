@@ -33,15 +33,19 @@ class Cached:
 
     pixels: Tensor  # (n, 3, size, size) uint8, mapped and read only: writing into it ends the program
     bad: dict[int, str]  # row -> why the image could not be read; its pixels are 0
+    digests: Sequence[str | None] = ()  # n, of the image files when they were decoded
     decoded: int = 0  # how many images were decoded just now; 0 if the cache had them all
     changed: tuple[int, ...] = ()  # rows whose files no longer held what was cached, found by `verify`
 
 
 def cache_folder() -> Path:
     """$PERCENTMATCH_CACHE, or percentmatch in $XDG_CACHE_HOME or ~/.cache."""
-    if mine := os.environ.get("PERCENTMATCH_CACHE"):
-        return Path(mine).expanduser()
-    return Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser() / "percentmatch"
+    named = os.environ.get("PERCENTMATCH_CACHE") or f"{os.environ.get('XDG_CACHE_HOME') or '~/.cache'}/percentmatch"
+    try:
+        return Path(named).expanduser()
+    except RuntimeError:  # nobody of that name, or no home
+        where = f"'{named}', where decoded images are kept, is in the home of an unknown user"
+        raise UserError(f"{where}; set PERCENTMATCH_CACHE to another folder") from None
 
 
 def key_of(facts: object) -> str:
@@ -90,7 +94,7 @@ def open_cache(
         hint = "check the paths" if len(bad) == len(names) else "replace them or leave them out by --skip-bad-images"
         raise UserError(f"{next(iter(bad.values()))} ({len(bad)} of {len(names)} images cannot be read); {hint}")
     with warnings.catch_warnings(action="ignore"):  # torch has no read-only tensors
-        return Cached(torch.from_numpy(pixels), bad, len(rows), tuple(changed))
+        return Cached(torch.from_numpy(pixels), bad, facts.digests, len(rows), tuple(changed))
 
 
 def cores() -> int:
@@ -174,13 +178,13 @@ def _decode_in_processes(work: list[tuple[int, str]], job: dict, workers: int) -
         stack.callback(lambda: [process.wait() for process in started])
         stack.callback(lambda: [process.kill() for process in started])
         reader, writer = os.pipe()
-        results = stack.enter_context(open(reader))
-        with open(writer, "w") as end:
+        results = stack.enter_context(open(reader, encoding="utf-8"))
+        with open(writer, "w", encoding="utf-8") as end:
             for rows in shares:
                 task = stack.enter_context(tempfile.TemporaryFile(dir=Path(job["target"]).parent))
                 task.write(json.dumps({**job, "rows": rows}).encode())
                 task.seek(0)
-                started.append(_start(task, end))
+                started.append(start_decoder(stdin=task, stdout=end))
         for row, digest, reason in map(json.loads, results):
             if row < 0:
                 raise OSError(reason)
@@ -191,14 +195,14 @@ def _decode_in_processes(work: list[tuple[int, str]], job: dict, workers: int) -
                 raise UserError(f"decoding '{lost[0]}' ended its process ({process.wait()}); take it out of the data")
 
 
-def _start(task: IO[bytes], results: IO[str]) -> subprocess.Popen:
+def start_decoder(*arguments: str, stdin: IO[bytes] | int, stdout: IO[str] | int) -> subprocess.Popen:
     """A new program, not a fork, so it needs neither torch nor the caller's main module. It has its own session, so
     that Ctrl-C reaches only this process, and ends when nobody reads its results."""
     paths = os.pathsep.join([str(Path(__file__).parents[3]), *filter(None, sys.path)])
     return subprocess.Popen(
-        [sys.executable, "-P", str(Path(__file__).with_name("decode.py"))],
-        stdin=task,
-        stdout=results,
+        [sys.executable, "-P", str(Path(__file__).with_name("decode.py")), *arguments],
+        stdin=stdin,
+        stdout=stdout,
         stderr=subprocess.DEVNULL,
         env={**os.environ, "PYTHONPATH": paths},
         start_new_session=True,

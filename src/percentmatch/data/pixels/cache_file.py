@@ -23,6 +23,7 @@ from percentmatch.files import new_part, sweep, written_out
 
 VERSION = 1  # of this file and of what decoding does; another one makes another cache
 MARK = b"%match\r\n"
+PIECE = 1 << 24  # bytes to copy at a time
 ROOM = 32  # bytes to reserve for the JSON text of an image
 CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)  # this disk cannot reserve room
 
@@ -83,9 +84,11 @@ def allocate(path: Path, shape: Shape, copy_of: Path | None) -> int:
 
     Returns the offset of the pixels.
     """
-    if copy_of:
-        shutil.copyfile(copy_of, path)
-    with open(path, "r+b" if copy_of else "x+b") as file:
+    with open(path, "x+b") as file:
+        if copy_of:
+            with open(copy_of, "rb") as old:
+                shutil.copyfileobj(old, file, PIECE)
+            file.seek(0)
         np.lib.format.write_array_header_1_0(file, {"descr": "|u1", "fortran_order": False, "shape": shape})
         offset = file.tell()
         file.flush()

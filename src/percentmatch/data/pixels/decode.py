@@ -1,6 +1,6 @@
 """An image file in, a square of bytes out; why a file cannot be read is said in plain words.
 
-Started as a program, this file is the worker of `cache`: it imports no torch, so it starts in a moment.
+Started as a program, this file is a worker of `cache` or of `serve`: it imports no torch, so it starts in a moment.
 """
 
 import contextlib
@@ -9,6 +9,7 @@ import json
 import logging
 import os
 import re
+import signal
 import stat
 import struct
 import sys
@@ -20,7 +21,7 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
-from PIL import AvifImagePlugin, ExifTags, Image, UnidentifiedImageError
+from PIL import AvifImagePlugin, ExifTags, Image, ImageFile, UnidentifiedImageError
 
 from percentmatch.errors import UserError
 
@@ -30,6 +31,9 @@ Row = tuple[int, str | None, str | None]  # row, digest of the file if it could 
 FORMATS = ("JPEG", "PNG", "WEBP", "AVIF", "GIF", "BMP", "TIFF")
 MAX_PIXELS = 100_000_000
 MAX_BYTES = 1 << 30
+MAX_READS, MAX_TILES = 1 << 20, 100_000
+MAX_SCANS, MAX_SCANNED = 100, 20 * MAX_PIXELS  # of a JPEG file, each over all pixels; usual are ten
+MARKER, SCAN, END = re.compile(rb"\xff([\x02-\xcf\xd9-\xfe])"), b"\xda", b"\xd9"  # of a JPEG file
 T = Image.Transpose
 ORDER = (T.FLIP_LEFT_RIGHT, T.ROTATE_180, T.FLIP_TOP_BOTTOM, T.TRANSPOSE, T.ROTATE_270, T.TRANSVERSE, T.ROTATE_90)
 TURNS = dict(enumerate(ORDER, start=2))  # by EXIF orientation
@@ -52,6 +56,18 @@ class NoImage(BadImage):
 
 class TooManyPixels(BadImage):
     """The image is larger than allowed."""
+
+
+class Content(io.BytesIO):
+    """A file's content that can be read so many times: Pillow takes minutes for a file of empty pieces."""
+
+    reads = 0
+
+    def read(self, size: int | None = -1, /) -> bytes:
+        self.reads += 1
+        if self.reads > MAX_READS:
+            raise BadImage(f"it consists of more than {MAX_READS:,} pieces")
+        return super().read(size)
 
 
 def cannot_read(path: str | Path, reason: str) -> str:
@@ -110,20 +126,15 @@ def fingerprint(content: bytes) -> str:
     return blake2b(content, digest_size=8).hexdigest()
 
 
+def as_number(digest: str | None) -> int:
+    """A fingerprint in 64 bits; 0 for none."""
+    return int(digest, 16) - (1 << 63) if digest else 0
+
+
 def digest_of(path: str | Path) -> str | None:
     """The fingerprint of a file, None if it cannot be read."""
     with contextlib.suppress(BadImage):
         return fingerprint(read(path))
-
-
-def size_of(path: str | Path) -> tuple[int, int]:
-    """Width and height in pixels, from the header of an image file. Raises BadImage."""
-    content = read(path)
-    try:
-        with warnings.catch_warnings(action="ignore"), Image.open(io.BytesIO(content), formats=FORMATS) as image:
-            return image.size
-    except Exception as error:
-        raise BadImage(DAMAGED) from error
 
 
 def decode_bytes(content: bytes, size: int, frame: Frame) -> np.ndarray:
@@ -135,10 +146,11 @@ def decode_bytes(content: bytes, size: int, frame: Frame) -> np.ndarray:
 def decode_in_thread(content: bytes, size: int, frame: Frame) -> np.ndarray:
     """The same without suppressing Pillow's warnings, which no thread can do for itself alone."""
     try:
-        with Image.open(io.BytesIO(content), formats=FORMATS) as image:
+        with Image.open(Content(content), formats=FORMATS) as image:
             if image.width * image.height > MAX_PIXELS:
                 sides = f"{image.width} x {image.height}"
                 raise TooManyPixels(f"its {sides} pixels are more than the {MAX_PIXELS:,} allowed")
+            _check_work(image, content)
             return square(image, size, frame)
     except BadImage:
         raise
@@ -153,6 +165,19 @@ def decode_in_thread(content: bytes, size: int, frame: Frame) -> np.ndarray:
         text = " ".join(str(error).split())[:100]
         cut = "truncated" in text.lower()
         raise BadImage("it is cut short (truncated)" if cut else f"it is damaged or cut short ({text})") from error
+
+
+def _check_work(image: ImageFile.ImageFile, content: bytes) -> None:
+    """Refuse a small file that would take minutes to decode."""
+    if len(image.tile) > MAX_TILES:
+        raise BadImage(f"its {len(image.tile):,} tiles are more than the {MAX_TILES:,} allowed")
+    most, scans, place = min(MAX_SCANS, MAX_SCANNED // max(1, image.width * image.height)), 0, 2
+    many = content.startswith(b"\xff\xd8") and content.count(b"\xff" + SCAN) > most  # perhaps: it may be other data
+    while many and scans <= most and (marker := MARKER.search(content, place)) and marker[1] != END:
+        place = marker.end() + int.from_bytes(content[marker.end() : marker.end() + 2])
+        scans += marker[1] == SCAN
+    if scans > most:
+        raise BadImage(f"it has more than the {most} scans allowed for {image.width} x {image.height} pixels")
 
 
 def square(image: Image.Image, size: int, frame: Frame) -> np.ndarray:
@@ -248,5 +273,23 @@ def work() -> None:
         os.write(1, f"{json.dumps((-1, None, error.strerror or str(error)))}\n".encode())
 
 
+def answer(size: int, frame: Frame, seconds: float) -> None:
+    """Decode the images that come by stdin, each after its length. The time limit ends the program.
+
+    Each gives a line of JSON on stdout, what is wrong with it or None, and then the pixels of a good one.
+    """
+    signal.signal(signal.SIGALRM, signal.SIG_DFL)  # a handler would have to wait for a decoder that hangs
+    while head := sys.stdin.buffer.read(8):
+        signal.setitimer(signal.ITIMER_REAL, seconds)
+        wrong, pixels = None, b""
+        try:
+            pixels = decode_bytes(sys.stdin.buffer.read(int.from_bytes(head)), size, frame).tobytes()
+        except BadImage as error:
+            wrong = type(error).__name__, str(error)
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        sys.stdout.buffer.write(json.dumps(wrong).encode() + b"\n" + pixels)
+        sys.stdout.buffer.flush()
+
+
 if __name__ == "__main__":
-    work()
+    answer(**json.loads(sys.argv[1])) if len(sys.argv) > 1 else work()

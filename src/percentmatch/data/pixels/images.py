@@ -1,18 +1,21 @@
 """A set of decoded images in memory with their labels, and how a manifest becomes one."""
 
-import sys
+import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 import torch
+from PIL import Image
 from torch import Tensor
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data.labels import TABLES, Labels, check_shape, find_rows
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.pixels.cache import Progress, cache_folder, open_cache
-from percentmatch.errors import UserError, visible
+from percentmatch.data.pixels.decode import DAMAGED, FORMATS, BadImage, Content, as_number, fingerprint, read
+from percentmatch.errors import UserError
 
 Say = Callable[[str], None]
 
@@ -25,6 +28,7 @@ class Images:
     labels: Labels  # of n images and c classes
     ids: tuple[str, ...]  # n names, unique
     class_names: tuple[str, ...]  # c
+    digests: tuple[str | None, ...] | None = None  # n, of the files that they come from; None if they come from none
 
     def __post_init__(self) -> None:
         for field in ("ids", "class_names"):
@@ -51,16 +55,24 @@ class Images:
     def part(self, ids: Sequence[str]) -> "Images":
         """The images of these ids, in their order."""
         rows = self.rows(ids)
-        return Images(self.pixels[rows], self.labels.select(rows), tuple(ids), self.class_names)
+        digests = self.digests and tuple(self.digests[row] for row in rows.tolist())
+        return Images(self.pixels[rows], self.labels.select(rows), tuple(ids), self.class_names, digests)
+
+    def fingerprints(self, ids: Sequence[str]) -> Tensor:
+        """A number for each of these images that changes with its file, or with its pixels if it comes from none.
+
+        0 if it is not known: (len(ids),).
+        """
+        rows = self.rows(ids).tolist()
+        found = [
+            self.digests[row] if self.digests else fingerprint(self.pixels[row].cpu().numpy().tobytes()) for row in rows
+        ]
+        return torch.tensor([as_number(digest) for digest in found], dtype=torch.int64)
 
     def scoring_labels(self, *, count_difficult: bool) -> tuple[Tensor, Tensor]:
         """Targets and known, (n, c) each, to score with: difficult pairs count as positive or are left out."""
         targets, known, difficult = (getattr(self.labels, name).dense() for name in TABLES)
         return (targets | difficult, known) if count_difficult else (targets, known * (1 - difficult))
-
-
-def print_to_stderr(sentence: str) -> None:
-    print(visible(sentence), file=sys.stderr, flush=True)
 
 
 def load_images(
@@ -99,4 +111,15 @@ def load_images(
         say(f"skipped {len(cached.bad)} of {len(manifest)} images")
         good = [row for row in range(len(manifest)) if row not in cached.bad]
         manifest, pixels = manifest.select(good), pixels[good]
-    return Images(pixels, manifest.labels, manifest.ids, manifest.class_names)
+    digests = tuple(digest for row, digest in enumerate(cached.digests) if row not in cached.bad)
+    return Images(pixels, manifest.labels, manifest.ids, manifest.class_names, digests)
+
+
+def size_of(path: str | Path) -> tuple[int, int]:
+    """Width and height in pixels, from the header of an image file. Raises BadImage."""
+    content = read(path)
+    try:
+        with warnings.catch_warnings(action="ignore"), Image.open(Content(content), formats=FORMATS) as image:
+            return image.size
+    except Exception as error:
+        raise BadImage(DAMAGED) from error

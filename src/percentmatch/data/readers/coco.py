@@ -17,8 +17,8 @@ from safetensors.torch import load, save
 from percentmatch.data.labels import TABLES, Flags, Labels
 from percentmatch.data.manifest import Manifest, check_room
 from percentmatch.data.pixels.cache import cache_folder, key_of
-from percentmatch.data.readers.folder import load_json, read_utf8
-from percentmatch.data.readers.rows import LabelFile, Row
+from percentmatch.data.readers.folder import load_json, read_text
+from percentmatch.data.readers.rows import LabelFile, Report, Row, refuse
 from percentmatch.errors import UserError
 from percentmatch.files import write_atomic
 
@@ -34,7 +34,9 @@ FLAGS = ("usual", "starts", "columns")
 NAMES = ("paths", "ids", "parts", "class_names", "sources")
 
 
-def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bool = True) -> Manifest:
+def read_coco(
+    annotations: Path, images: Path, *, part: str = "", keep_empty: bool = True, report: Report = refuse
+) -> Manifest:
     """Read e.g. instances_train2014.json; the classes are the categories in the order of their ids.
 
     A class is present where any annotation says so, one of a crowd (iscrowd) too. Images without annotations have all
@@ -59,7 +61,7 @@ def read_coco(annotations: Path, images: Path, *, part: str = "", keep_empty: bo
         Row(entry["file_name"], [names[i] for i in sorted(columns)], f"{annotations}, image id {entry['id']}", part)
         for entry, columns in zip(content["images"], shown, strict=True)
     ]
-    manifest = LabelFile(annotations).manifest(rows, names, folder=images)
+    manifest = LabelFile(annotations, report=report).manifest(rows, names, folder=images)
     return manifest if keep_empty else manifest.select(manifest.labels.targets.in_rows() > 0)
 
 
@@ -72,15 +74,16 @@ def read_instances(file: LabelFile, *, part: str = "", keep_empty: bool = True) 
     name, above = file.path.stem.removeprefix("instances_"), file.path.parent.parent
     usual = (folder for folder in (above / name, above / "images" / name) if folder.is_dir())
     folder = file.images or next(usual, file.path.parent)
-    read = partial(read_coco, file.path, folder, part=part, keep_empty=keep_empty)
-    manifest = remember(read, file.path, folder, part, keep_empty, cache=cache_folder())
+    read = partial(read_coco, file.path, folder, part=part, keep_empty=keep_empty, report=file.report)
+    cached = file.report is refuse  # else somebody is to hear of each error
+    manifest = remember(read, file.path, folder, part, keep_empty, cache=cache_folder()) if cached else read()
     return manifest.choose(file.classes) if file.classes else manifest
 
 
 def _read_content(file: Path) -> Mapping[str, list[dict[str, Any]]]:
     """The three lists of the file, each entry with the fields that are used."""
     # outlines fill most of the file and are not used: leaving them out, but not their lines, is several times as fast
-    text = OUTLINE.sub(lambda found: '"segmentation":0' + "\n" * found[0].count("\n"), read_utf8(file))
+    text = OUTLINE.sub(lambda found: '"segmentation":0' + "\n" * found[0].count("\n"), read_text(file))
     content = load_json(file, text)
     try:
         for name, fields in NEEDED.items():

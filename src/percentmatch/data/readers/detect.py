@@ -12,10 +12,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Literal, NamedTuple, TypeVar
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data.manifest import MOST_CELLS, SUBSET_OF, Manifest, check_room
+from percentmatch.data.pixels.images import Say
 from percentmatch.data.readers import exports
+from percentmatch.data.readers.class_folders import is_class_folders, read_class_folders
 from percentmatch.data.readers.coco import is_instances, read_instances
 from percentmatch.data.readers.folder import list_files, numbered_lines
+from percentmatch.data.readers.parquet import is_parquet, read_parquet
 from percentmatch.data.readers.rows import LabelFile, Report, RowError, each_row, refuse
 from percentmatch.data.readers.table import NOWHERE, Line, Table, find_columns, open_table, read_cells, read_csv
 from percentmatch.data.shards.index import names_shards
@@ -54,6 +58,12 @@ def read_metadata(file: LabelFile) -> Manifest:
         sources += table.sources
     file, table = replace(file, images=file.images or folder), replace(first, lines=lines, sources=sources)
     return read_cells(file, table, inside=True)
+
+
+def is_metadata(file: LabelFile) -> bool:
+    if file.path.is_dir():
+        return bool(metadata_files(file.path))
+    return file.path.name in METADATA or file.path.suffix.lower() in JSONL
 
 
 def metadata_files(folder: Path) -> dict[Path, str]:
@@ -119,7 +129,9 @@ READERS = {  # of the formats that fit, the last counts: special ones stand belo
     "FiftyOne, samples": Reader(lambda file: file.has("samples"), exports.read_fiftyone_samples),
     "Label Studio, JSON": Reader(lambda file: isinstance(file.content, list), exports.read_tasks),
     "COCO": Reader(is_instances, read_instances),
-    "metadata": Reader(lambda file: file.path.name in METADATA or file.path.suffix.lower() in JSONL, read_metadata),
+    "class folders": Reader(is_class_folders, read_class_folders),
+    "metadata": Reader(is_metadata, read_metadata),
+    "Parquet": Reader(is_parquet, read_parquet),
 }
 
 
@@ -149,17 +161,21 @@ def layout_of(folder: Path) -> Literal["voc", "coco"] | None:
 
 
 def read_labels(
-    path: Path, images: Path | None = None, *, classes: Sequence[str] | None = None, report: Report = refuse
+    path: Path,
+    images: Path | None = None,
+    *,
+    classes: Sequence[str] | None = None,
+    report: Report = refuse,
+    say: Say = print_to_stderr,
 ) -> Manifest:
-    """Labels in whatever format of READERS `path`, a file or a folder that holds it, has them.
+    """Labels in whatever format of READERS `path`, a file or a folder that holds it or its classes, has them.
 
     Paths are relative to `images`, or to the folder of the file. Only those of a CSV file, which people write by hand,
-    may lead out of it. `report` gets each row that cannot be read, and by default raises its sentence.
+    may lead out of it. `report` gets each row that cannot be read, and by default raises its sentence; `say`
+    hears what had to be assumed.
     """
-    file = LabelFile(path, images, classes, report)
-    if path.is_dir():
-        if metadata_files(path):
-            return read_metadata(file)
+    file = LabelFile(path, images, classes, report, say)
+    if path.is_dir() and not (is_metadata(file) or is_class_folders(file) or is_parquet(file)):
         file = replace(file, path=path / only_file(path))
     try:
         for reader in reversed(READERS.values()):

@@ -2,8 +2,11 @@
 
 import json
 import os
+import re
 import unicodedata
-from collections.abc import Iterator, Sequence
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn
 
@@ -15,6 +18,7 @@ from percentmatch.files import MOST_BYTES, read_plain
 IMAGE_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", ".avif", ".gif", ".bmp", ".tif", ".tiff")  # in any case
 DEEPEST = 64  # folders within folders
 DEEPEST_NAME = 32  # folders of a path that are compared
+NOT_ASCII = re.compile(r'[^\s,;|"]*[^\x00-\x7f][^\s,;|"]*')  # a word that another encoding would show otherwise
 LONGEST_NAME = 1024  # letters; no system has longer ones, and long ones are slow to compare
 
 
@@ -26,9 +30,14 @@ class Found(NamedTuple):
     sources: tuple[str, ...]  # where each was named, for messages
 
 
-def unlabeled_manifest(source: Path, class_names: Sequence[str]) -> Manifest:
-    """The images of a folder, or of a text file with one path a line, with every label unknown."""
-    found = read_folder(source) if os.path.isdir(source) else read_list(source)
+def unlabeled_manifest(
+    source: Path, class_names: Sequence[str], *, skip: Callable[[str], None] | None = None
+) -> Manifest:
+    """The images of a folder, or of a text file with one path a line, with every label unknown.
+
+    With `skip`, it hears of each image of the list that is not there, and the others are taken.
+    """
+    found = read_folder(source) if os.path.isdir(source) else read_list(source, skip)
     none, parts = Labels.none(len(found.ids), len(class_names)), ("",) * len(found.ids)
     return Manifest(**found._asdict(), labels=none, parts=parts, class_names=tuple(class_names))
 
@@ -54,7 +63,7 @@ def read_folder(folder: Path) -> Found:
     return Found(tuple(folder / name for name in ids), tuple(ids), (str(folder),) * len(ids))
 
 
-def read_list(file: Path) -> Found:
+def read_list(file: Path, skip: Callable[[str], None] | None = None) -> Found:
     """The images a text file names, one path a line, relative to the folder of the file; a repeated one counts once."""
     lines = list(numbered_lines(file))
     if not lines:
@@ -62,15 +71,18 @@ def read_list(file: Path) -> Found:
     names = find_images(file.parent, [text for _, text in lines])
     source_of: dict[str, str] = {}
     for name, (source, text) in zip(names, lines, strict=True):
-        if not name:
+        if name:
+            source_of.setdefault(name, source)
+        elif skip and any(names):
+            skip(f"skipped: {source}: there is no image {text.strip()!r}")
+        else:
             raise UserError(missing_image(source, text.strip(), file.parent, names.count(""), len(names)))
-        source_of.setdefault(name, source)
     return Found(tuple(file.parent / name for name in source_of), tuple(source_of), tuple(source_of.values()))
 
 
 def numbered_lines(file: Path, text: str | None = None) -> Iterator[tuple[str, str]]:
     """The lines of a text file that are not blank, each with where it stands: "list.txt, line 3"."""
-    lines = enumerate((read_utf8(file) if text is None else text).split("\n"), 1)
+    lines = enumerate((read_text(file) if text is None else text).split("\n"), 1)
     return ((f"{file}, line {number}", line) for number, line in lines if line.strip())
 
 
@@ -78,14 +90,21 @@ def is_image_name(name: str) -> bool:
     return name.lower().endswith(IMAGE_SUFFIXES) and not name.startswith(".")
 
 
-def read_utf8(file: Path) -> str:
-    """The text of a UTF-8 file, with or without a byte order mark."""
+def read_text(file: Path, say: Callable[[str], None] | None = None) -> str:
+    """The text of a UTF-8 file, with or without a byte order mark, or of a UTF-16 file with one.
+
+    With `say`, other text may be that of western Windows, which is a guess: `say` hears of it.
+    """
     data = read_bytes(file)
     try:
-        text = data.decode("utf-8-sig")
+        text = data.decode("utf-16" if data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) else "utf-8-sig")
     except UnicodeDecodeError as error:
         line = data.count(b"\n", 0, error.start) + 1
-        raise UserError(f"{file}, line {line}: the text is not UTF-8; save the file as UTF-8") from None
+        if not say or not (text := _western(data)):
+            raise UserError(f"{file}, line {line}: the text is not UTF-8; save the file as UTF-8") from None
+        word = NOT_ASCII.search(text.split("\n")[line - 1])
+        shown = f"is {word[0]!r:.40} in line {line} right? Else save it as UTF-8" if word else ""
+        say(f"{file} is not UTF-8 and is read as Windows text (cp1252): {shown}")
     before, zero, _ = text.partition("\0")
     if zero:
         line = before.count("\n") + 1
@@ -93,10 +112,18 @@ def read_utf8(file: Path) -> str:
     return text
 
 
+def _western(data: bytes) -> str:
+    """The text of a file of western Windows, where letters beyond ASCII mostly stand alone; empty if it is another."""
+    runs = [len(run) for run in re.findall(rb"[\x80-\xff]+", data)]
+    with suppress(UnicodeDecodeError):
+        return data.decode("cp1252") if 2 * runs.count(1) > sum(runs) else ""
+    return ""
+
+
 def load_json(file: Path, text: str | None = None) -> Any:
     """The content of a JSON file, whose text may have been read already."""
     try:
-        return json.loads(read_utf8(file) if text is None else text)
+        return json.loads(read_text(file) if text is None else text)
     except json.JSONDecodeError as error:
         raise UserError(f"{file}, line {error.lineno}: this is not JSON ({error.msg}); export the file again") from None
     except (RecursionError, ValueError) as error:

@@ -11,11 +11,14 @@ from functools import cache, cached_property, partial
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, NoReturn, TypeVar
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data.labels import Flags, Labels
 from percentmatch.data.manifest import Manifest, check_room
-from percentmatch.data.readers.folder import find_images, load_json, missing_image, read_utf8
+from percentmatch.data.pixels.images import Say
+from percentmatch.data.readers.folder import find_images, load_json, missing_image, read_text
 from percentmatch.errors import UserError, did_you_mean
 
+TABLES = (".csv", ".tsv", ".txt")  # suffixes of files that spreadsheets write
 T = TypeVar("T")
 R = TypeVar("R")
 
@@ -56,6 +59,17 @@ def refuse(error: RowError) -> NoReturn:
     raise UserError(error.sentence)
 
 
+def without_missing(say: Say) -> Report:
+    """Refuses what is wrong with a row, but goes on without images that are not there; `say` hears of each."""
+
+    def report(error: RowError) -> None:
+        if error.kind != "missing image":
+            refuse(error)
+        say(f"skipped: {error.source}: there is no image {error.name!r}")
+
+    return report
+
+
 @dataclass(frozen=True)
 class LabelFile:
     """A file of labels, how it is to be read, and who hears of its errors."""
@@ -64,10 +78,11 @@ class LabelFile:
     images: Path | None = None  # the folder that paths begin at; None: that of the file
     classes: Sequence[str] | None = None  # those asked for; None: all
     report: Report = refuse
+    say: Say = print_to_stderr  # hears what had to be assumed about the file
 
     @cached_property
     def text(self) -> str:
-        return read_utf8(self.path)
+        return read_text(self.path, self.say if self.path.suffix.lower() in TABLES else None)
 
     @cached_property
     def content(self) -> Any:

@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO
 
 from percentmatch.data.manifest import SUBSET_OF, Manifest, check_room
-from percentmatch.data.readers.folder import is_image_name, read_utf8
+from percentmatch.data.pixels.images import Say
+from percentmatch.data.readers.folder import is_image_name, read_text
 from percentmatch.data.readers.rows import LabelFile, Row, RowError, each_row
 from percentmatch.errors import UserError
 
@@ -26,6 +27,7 @@ NOTHING_KNOWN = "?"  # in a column of labels: this image has not been looked at
 UNKNOWN, MINUS = 2, 3  # values of a cell; the others are 0 and 1
 CELLS = {"1": 1, "1.0": 1, "true": 1, "0": 0, "0.0": 0, "false": 0, "-1": MINUS, "-1.0": MINUS}
 CELLS |= dict.fromkeys(("", "?", "nan"), UNKNOWN)
+MARKS = ("x", "\u2713", "\u2714")  # of classes that are present, in tables that hold no other cells but empty ones
 RISKY = tuple("=+-@\t\r\n\uff1d\uff0b\uff0d\uff20")  # a spreadsheet may run a cell that begins so; full width, too
 _ITEM = r"""(?:'(?:[^'\\]|\\.)*+'|"(?:[^"\\]|\\.)*+"|\d{1,18}+)\s*+"""
 PYTHON_LIST = re.compile(rf"\[\s*+(?:{_ITEM}(?:,\s*+{_ITEM})*+)?+,?\s*+\]", re.DOTALL)  # of texts and numbers
@@ -72,22 +74,22 @@ def read_cells(file: LabelFile, table: Table, *, inside: bool) -> Manifest:
     """What a table says, in one column of labels or in one column for each class."""
     if table.labels != NOWHERE:
         return file.manifest(label_rows(table, file.classes), open_labels=True, inside=inside)
-    column_of = _class_columns(table)
+    column_of = class_columns(table)
     asked = list(column_of) if file.classes is None else file.classes
     check_room(str(table.file), len(table.lines), len(asked))
-    rows = _from_columns(table, {name: column_of[name] for name in asked if name in column_of})
+    rows = _from_columns(table, {name: column_of[name] for name in asked if name in column_of}, file.say)
     return file.manifest(rows, tuple(column_of), inside=inside)
 
 
 def open_table(file: Path, text: str | None = None) -> Table:
     """The cells of a CSV file, whose text may have been read already."""
-    text = read_utf8(file) if text is None else text
+    text = read_text(file) if text is None else text
     for number, line in enumerate(io.StringIO(text, newline="\n"), 1):
         if len(line) > LONGEST_LINE:
             raise UserError(f"{file}, line {number}: more than {LONGEST_LINE:,} letters in a line; is this a CSV file?")
     mark = max(",;\t", key=partial(_header_score, text))
     rows = _numbered_rows(file, text, mark)
-    header = [_unguard(cell.strip()) for cell in next(rows, ("", []))[1]]
+    header = [unguard(cell.strip()) for cell in next(rows, ("", []))[1]]
     if not header:
         raise UserError(f"{file} is empty; write a header such as image,labels and one row for each image")
     columns = find_columns(file, header)
@@ -111,7 +113,7 @@ def _numbered_rows(file: Path, text: str, mark: str) -> Iterator[tuple[str, Line
     reader, end = csv.reader(io.StringIO(text, newline=""), delimiter=mark, strict=True), 0
     try:
         for cells in reader:
-            if cells:
+            if any(map(str.strip, cells)):  # spreadsheets write rows of nothing but commas
                 yield f"{file}, line {end + 1}", cells
             end = reader.line_num  # a cell in quotes may have several lines
     except csv.Error as error:
@@ -143,7 +145,7 @@ def guard(text: str) -> str:
     return f"'{text}" if text.lstrip("'").startswith(RISKY) else text
 
 
-def _unguard(text: str) -> str:
+def unguard(text: str) -> str:
     return text[1:] if text.startswith("'") and text.lstrip("'").startswith(RISKY) else text
 
 
@@ -216,7 +218,7 @@ def divide(cells: Iterable[str], classes: Sequence[str] | None = None) -> dict[s
             names_of[cell] = tuple(names)
     mark = next((mark for mark in ";|," if any(mark in text for text in plain.values())), None)  # None: at spaces
     for cell, text in plain.items():
-        names_of[cell] = tuple(filter(None, (_unguard(piece.strip()) for piece in text.split(mark))))
+        names_of[cell] = tuple(filter(None, (unguard(piece.strip()) for piece in text.split(mark))))
     return names_of
 
 
@@ -234,7 +236,15 @@ def _listed(cell: str) -> list[str] | None:
     return [text for name in names if (text := str(name).strip())]
 
 
-def _class_columns(table: Table) -> dict[str, int]:
+def marks_in(table: Table, columns: Iterable[int]) -> set[str]:
+    """By which of MARKS these columns say what is there, where they hold nothing else; else none."""
+    rows = [line for line in table.lines if isinstance(line, list)]
+    there = {line[column].strip().lower() for line in rows for column in columns}
+    marks = there.intersection(MARKS)
+    return marks if there <= {*marks, "", NOTHING_KNOWN} else set()
+
+
+def class_columns(table: Table) -> dict[str, int]:
     column_of: dict[str, int] = {}
     for column, name in enumerate(table.header):
         if column in (table.image, table.subset) or not (name or column):  # no name first: the row numbers of pandas
@@ -246,15 +256,19 @@ def _class_columns(table: Table) -> dict[str, int]:
     return column_of
 
 
-def _from_columns(table: Table, column_of: dict[str, int]) -> Iterator[Row | RowError]:
+def _from_columns(table: Table, column_of: dict[str, int], say: Say) -> Iterator[Row | RowError]:
     """The rows of a table with a column for each of these classes."""
     names, columns = list(column_of), list(column_of.values())
+    value_in = CELLS
+    if marks := marks_in(table, columns):
+        value_in = {**CELLS, **dict.fromkeys(marks, 1), "": 0}
+        say(f"{table.file} marks what is there by {min(marks)}: an empty cell means absent there, and ? unknown")
     found: set[int] = set()  # values of all cells
     shared: dict[tuple[str, ...], tuple[str, ...]] = {}  # one tuple for all rows that show the same classes
 
     @cache
     def value_of(cell: str) -> int:
-        value = CELLS[cell.strip().lower()]
+        value = value_in[cell.strip().lower()]
         found.add(value)
         return value
 

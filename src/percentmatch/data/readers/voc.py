@@ -8,8 +8,8 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 from percentmatch.data.manifest import MOST_CELLS, Manifest, check_room
-from percentmatch.data.readers.folder import IMAGE_SUFFIXES, is_image_name, list_files, read_bytes, read_utf8
-from percentmatch.data.readers.rows import LabelFile, Row
+from percentmatch.data.readers.folder import IMAGE_SUFFIXES, is_image_name, list_files, read_bytes, read_text
+from percentmatch.data.readers.rows import LabelFile, Report, Row, refuse
 from percentmatch.errors import UserError, did_you_mean
 
 _NAMES = """aeroplane bicycle bird boat bottle bus car cat chair cow
@@ -23,7 +23,7 @@ MOST_XML = 1 << 24  # bytes of the annotations of an image
 Read = tuple[list[Row], tuple[str, ...]]  # the images, and the classes
 
 
-def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None) -> Manifest:
+def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None, report: Report = refuse) -> Manifest:
     """Read VOC2007, VOC2012 or data laid out like them, sorted by image id.
 
     `root` is the year's folder, or VOCdevkit or the folder that holds it; then `year` chooses. Without `classes` they
@@ -43,7 +43,7 @@ def read_voc(root: Path, *, year: int = 0, classes: Sequence[str] | None = None)
     images.sort(key=lambda name: (IMAGE_SUFFIXES.index(Path(name).suffix.lower()), name), reverse=True)
     name_of = {Path(name).stem: name for name in images}  # of several, the one whose suffix stands first
     found = [row._replace(image=name_of.get(row.image, row.image)) for row in sorted(rows, key=lambda row: row.image)]
-    manifest = LabelFile(base).manifest(found, class_names, folder=folder)
+    manifest = LabelFile(base, report=report).manifest(found, class_names, folder=folder)
     return replace(manifest, ids=tuple(path.stem for path in manifest.paths))
 
 
@@ -65,7 +65,7 @@ def _plain_lists(main: Path, names: Sequence[str]) -> dict[str, str]:
     """The subset of each image that train.txt, val.txt, test.txt and trainval.txt name."""
     subset_of: dict[str, str] = {}
     for file, subset in ((main / f"{image_set}.txt", subset) for image_set, subset in SUBSET_OF.items()):
-        lines = read_utf8(file).splitlines() if file.name in names else []
+        lines = read_text(file).splitlines() if file.name in names else []
         for image in (line.split()[0] for line in lines if line.strip()):
             if os.path.basename(image.replace("\\", "/")) != image:
                 raise UserError(f"{file} names {image!r}, which is a path; write the ids of images")
@@ -116,7 +116,7 @@ def _row(image: str, code_of: dict[str, int], source: str, subset: str) -> Row:
 def _read_list(file: Path) -> tuple[list[str], list[int], bytearray]:
     """The ids of a list, their lines and their codes."""
     ids, lines, codes = [], [], bytearray()
-    for line, text in enumerate(read_utf8(file).split("\n"), 1):
+    for line, text in enumerate(read_text(file).split("\n"), 1):
         if cells := text.split():
             if len(cells) != 2 or cells[1] not in CODE_OF:
                 raise UserError(f"{file}, line {line}: {text.strip()!r} is not an image id and -1, 0 or 1; correct it")

@@ -12,15 +12,17 @@ import time
 import warnings
 from collections.abc import Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import suppress
 from functools import lru_cache, partial
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from percentmatch.data.pixels.cache import cores
-from percentmatch.data.pixels.decode import BadImage, Frame, decode_in_thread
-from percentmatch.data.pixels.images import Say, print_to_stderr
+from percentmatch.console.notices import print_to_stderr
+from percentmatch.data.pixels.cache import cores, threads
+from percentmatch.data.pixels.decode import BadImage, Frame, as_number, decode_in_thread, fingerprint
+from percentmatch.data.pixels.images import Say
 from percentmatch.data.shards import index as storage
 from percentmatch.data.shards.index import Shards
 from percentmatch.data.shards.tar import name_at
@@ -32,6 +34,7 @@ CHUNK = 4  # images that a thread takes at a time
 READERS = 16  # threads that read, of which `workers` decode at a time: storage that is far away answers late
 OPEN_FILES = 64
 MOST_BYTES = 1 << 27  # of an image
+LOOKED_AT, PIECE = 256, 1024  # shards of which a fingerprint is taken, and bytes of each of three images
 MOST_BAD = 100  # images in a row that are replaced before it is an error after all
 
 
@@ -77,6 +80,29 @@ class Stream:
     @property
     def digest(self) -> str:
         return self.shards.digest
+
+    def fingerprints(self) -> Tensor:
+        """A number for each shard that changes with what it holds, as far as a look at three of its images tells: (s,).
+
+        It is 0 for a shard that cannot be read or has no image, and, so that nobody waits, for all but `LOOKED_AT`.
+        """
+        found = torch.zeros(len(self.shards.paths), dtype=torch.int64)
+        chosen = np.unique(np.linspace(0, len(found) - 1, min(len(found), LOOKED_AT)).astype(int)).tolist()
+        with threads(READERS) as pool:
+            found[chosen] = torch.tensor([*pool.map(self._look_at, chosen)])
+        return found
+
+    def _look_at(self, shard: int) -> int:
+        first, count = int(self.shards.firsts[shard]), int(self.shards.counts[shard])
+        if not count:
+            return 0
+        pieces = [self.shards.places[first : first + count].tobytes()]
+        with suppress(OSError), open(self.shards.paths[shard], "rb") as file:
+            for row in (first, first + count // 2, first + count - 1):
+                offset, length = self.shards.places[row].tolist()
+                pieces.append(os.pread(file.fileno(), PIECE, offset + length // 2))
+            return as_number(fingerprint(b"".join(pieces)))
+        return 0
 
     def rows(self, start: int, count: int, ahead: Sequence[int] = ()) -> Tensor:
         """The images at positions `start` to `start + count`: (count, 3, size, size) uint8.

@@ -15,15 +15,16 @@ from typing import Any
 
 import torch
 
+from percentmatch.console.notices import print_to_stderr
 from percentmatch.data.manifest import Manifest
 from percentmatch.data.pixels.cache import Progress, cores, threads
 from percentmatch.data.pixels.decode import BadImage, cannot_read, read
-from percentmatch.data.pixels.images import Say, print_to_stderr
+from percentmatch.data.pixels.images import Say
 from percentmatch.data.readers.folder import IMAGE_SUFFIXES
 from percentmatch.data.shards.index import PLAN
 from percentmatch.data.shards.tar import BLOCK, Damaged, members, whole_blocks
 from percentmatch.errors import UserError
-from percentmatch.files import is_part, new_part, sweep, write_atomic, written_out
+from percentmatch.files import is_part, new_part, read_json, sweep, write_atomic, written_out
 
 VERSION = 1
 SEED = 0  # of the order; that of training comes from the run's own
@@ -107,17 +108,14 @@ def _start_or_continue(out: Path, plan: dict[str, Any]) -> None:
     file = out / PLAN
     try:
         out.mkdir(parents=True, exist_ok=True)
-        sweep(out, older=0)
+        sweep(out)
         if file.exists():
-            old = json.loads(file.read_bytes())
-            if not isinstance(old, dict) or old.get("digest") != plan["digest"]:
+            if read_json(file).get("digest") != plan["digest"]:
                 raise UserError(f"'{out}' holds shards of other images or settings; choose another --out")
         elif not all(map(is_part, out.iterdir())):
             raise UserError(f"'{out}' is not empty; choose another --out")
         else:
             write_atomic(file, (json.dumps(plan, indent=0) + "\n").encode())
-    except ValueError:
-        raise UserError(f"'{file}' is damaged; choose another --out") from None
     except OSError as error:
         raise UserError(f"cannot write '{out}': {error.strerror or error}; choose another --out") from error
 
@@ -151,6 +149,9 @@ def _write(
                     content = read(path)
                 except BadImage as error:
                     bad = cannot_read(path, str(error))
+                    if not path.parent.is_dir():
+                        what = f"the folder '{path.parent}' is gone, so its images cannot be written"
+                        raise UserError(f"{what}; bring it back and run this again") from None
                     if not skip_bad:
                         hint = "replace it or leave it out by --skip-bad-images"
                         raise UserError(f"{manifest.sources[row]}: {bad}; {hint}") from None

@@ -11,11 +11,16 @@ class Head(nn.Module, ABC):
 
     reads: ClassVar[Literal["tokens", "pooled"]]  # the map as tokens (n, t, d), or the backbone's pooling (n, d)
     takes_dropout: ClassVar[bool] = False  # whether the setting `dropout` is for this head
+    takes_probe: ClassVar[bool] = False  # whether it can start as a linear classifier of the backbone's pooling
 
     @property
     @abstractmethod
     def bias(self) -> Tensor:
-        """The parameter (c,) that is added to the logits last; `prior_bias` sets its start."""
+        """The parameter (c,) that is added to the logits last; `--head-start prior` sets its start."""
+
+    def start_at(self, weight: Tensor, bias: Tensor) -> None:
+        """Become the linear classifier with these weights (c, d) and biases (c,)."""
+        raise NotImplementedError(type(self).__name__)
 
     @abstractmethod
     def forward(self, features: Tensor) -> Tensor:

@@ -10,6 +10,7 @@ class LinearHead(Head):
 
     reads = "pooled"
     takes_dropout = True
+    takes_probe = True
 
     def __init__(self, in_features: int, num_classes: int, *, dropout: float = 0.0) -> None:
         super().__init__()
@@ -19,6 +20,10 @@ class LinearHead(Head):
     @property
     def bias(self) -> Tensor:
         return self.linear.bias  # (c,)
+
+    def start_at(self, weight: Tensor, bias: Tensor) -> None:
+        self.linear.weight.data.copy_(weight)
+        self.linear.bias.data.copy_(bias)
 
     def forward(self, features: Tensor) -> Tensor:
         return self.linear(self.dropout(features))
