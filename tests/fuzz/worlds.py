@@ -376,6 +376,14 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
     def lists(file: Path) -> None:
         inside(voc)(read_voc(voc))
 
+    nus = world / "nus"
+    for part, first in (("Train", "a"), ("Test", "c")):
+        for place in ("ImageList", "Groundtruth/TrainTestLabels"):
+            (nus / place).mkdir(parents=True, exist_ok=True)
+        (nus / "ImageList" / f"{part}Imagelist.txt").write_text(f"data\\{first}.png\n{first}.png\n")
+        for name in CLASSES:
+            (nus / "Groundtruth" / "TrainTestLabels" / f"Labels_{name}_{part}.txt").write_text("1\n0\n")
+
     return [
         Reader("CSV", tables, mutate_table, free, world / "labels.csv", 2),
         Reader("CSV, all errors", tables, mutate_table, all_free, world / "l.csv"),
@@ -404,6 +412,20 @@ def _label_readers(world: Path, photos: Path, voc: Path, main: Path, xml: Path) 
         Reader("VOC list", [b"a  1\nb -1\n", b"a  0\n\nb\t1"], mutate_text, lists, main / "cat_train.txt"),
         Reader(
             "VOC XML", [objects], mutate_text, lambda file: inside(xml)(read_voc(xml)), xml / "Annotations" / "a.xml"
+        ),
+        Reader(
+            "NUS-WIDE list",
+            [b"data\\a.png\r\na.png\n"],
+            mutate_text,
+            lambda file: bound(nus),
+            nus / "ImageList" / "TrainImagelist.txt",
+        ),
+        Reader(
+            "NUS-WIDE labels",
+            [b"1\n0\n", b"1 \r\n1 \r\n"],
+            mutate_text,
+            lambda file: bound(nus),
+            nus / "Groundtruth" / "TrainTestLabels" / "Labels_cat_Train.txt",
         ),
         Reader("VOC part list", [b"a\nb\nc\n"], mutate_text, lambda file: _xml_lists(file, xml), world / "train.txt"),
     ]

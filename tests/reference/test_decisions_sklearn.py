@@ -11,6 +11,7 @@ from torch import Tensor
 
 from percentmatch.scoring.decisions import DECISION_METRICS, score_decisions
 from percentmatch.scoring.intervals import wilson
+from percentmatch.use.evaluate import show_scored_decisions
 
 
 def drawn(seed: int, *, n: int = 60, c: int = 6) -> tuple[Tensor, Tensor, list[str]]:
@@ -90,23 +91,27 @@ def test_intervals_of_means_hold_the_truth_about_as_often_as_they_say() -> None:
     assert all(88 <= count <= 99 for count in held.values()), held
 
 
-def test_what_is_predicted_in_the_place_of_a_missed_class() -> None:
-    """Of three cats two are missed: a dog is predicted on both, a fox on one, a cow where it is not judged.
+def test_what_is_predicted_in_the_place_of_a_missed_class(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of ten cats eight are missed. A fox is predicted on all 41 images, so it does not stand for a cat.
 
-    On the fourth image a dog is wrongly predicted, but no class is missed.
+    A dog is predicted on six of the seven missed ones on which it is judged, and on two others. So its rate is 8 of 40,
+    0.2 * 7 = 1.4 are expected, 6 / 1.4 = 4.286 times as many are there, and 6 ln(6 / 1.4) - 6 + 1.4 = 4.1317. A cow is
+    predicted on all missed ones and nowhere judged, an owl on two, which are too few.
     """
-    names = ["cat", "dog", "fox", "cow"]
-    targets = torch.tensor([[1, 0, 0, 0], [1, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0]])
-    decided = torch.tensor([[0, 1, 1, 1], [0, 1, 0, 1], [1, 0, 0, 0], [0, 1, 0, 0]])
-    known = torch.tensor([[1, 1, 1, 0]]).expand(4, 4)
+    names = ["cat", "dog", "fox", "cow", "owl"]
+    targets, decided, known = torch.zeros(3, 41, 5, dtype=torch.long)
+    targets[:10, 0] = decided[8:10, 0] = 1
+    decided[:6, 1] = decided[10:12, 1] = decided[:, 2] = decided[:8, 3] = decided[:2, 4] = 1
+    known[:] = torch.tensor([1, 1, 1, 0, 1])
+    known[7, 1] = 0
     found = score_decisions(decided, targets, known, names)
-    assert found.classes["cat"].instead == {"dog": 2, "fox": 1}
-    assert found.confusions(1) == [("cat", "dog", 2)]
-    assert all(not found.classes[name].instead for name in names[1:])
-    assert found.exact_match == 0.25
-    written = found.to_dict()
-    assert written["classes"]["cat"]["predicted_instead"] == {"dog": 2, "fox": 1}
-    assert (written["classes"]["dog"]["wrong"], written["classes"]["cat"]["missed"]) == (3, 2)
+    assert found.classes["cat"].instead == {"dog": pytest.approx((6, 6 / 1.4, 4.1317), abs=1e-4)}
+    assert [(*pair, each.images) for *pair, each in found.confusions(9)] == [("cat", "dog", 6)]
+    written = found.to_dict()["classes"]
+    assert written["cat"]["predicted_instead"]["dog"].keys() == {"images", "lift", "surprise"}
+    assert (written["dog"]["wrong"], written["cat"]["missed"]) == (8, 8)
+    show_scored_decisions(found)
+    assert "  dog in the place of cat: 6 of 8 missed, 4.3 times as often as by chance\n" in capsys.readouterr().out
 
 
 def test_of_no_image_nothing_is_said() -> None:

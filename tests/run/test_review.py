@@ -14,7 +14,7 @@ from percentmatch.data import read_labels
 from percentmatch.data.scenes import CLASSES
 from percentmatch.errors import UserError
 from percentmatch.training.start import train
-from percentmatch.use.review import COLUMNS, doubts
+from percentmatch.use.review import COLUMNS, doubts, usual_number
 
 FAST = ["--image-size", "32", "--backbone", "test_resnet", "--head", "linear", "--labeled-batch", "4"]
 FAST += ["--total-steps", "2", "--method", "supervised"]
@@ -183,6 +183,12 @@ def test_an_answer_that_does_not_fit_changes_nothing(base: Path, tmp_path: Path,
     with pytest.raises(UserError, match=sentence):
         cli.run(["review", str(base / "run"), "--apply", str(file), "--out", str(tmp_path / "new.csv")])
     assert not (tmp_path / "new.csv").exists()
+
+
+def test_the_list_is_as_long_as_the_data_is_large(base: Path, tmp_path: Path, capsys) -> None:
+    cli.run(["review", str(base / "run"), "--out", str(tmp_path / "review.csv")])
+    assert "The 10 most doubtful of 71 labels" in capsys.readouterr().out
+    assert [usual_number(labels) for labels in (5, 2000, 4000, 20_000, 99_613)] == [10, 10, 20, 100, 100]
 
 
 def test_nothing_of_the_user_s_is_overwritten(base: Path, tmp_path: Path) -> None:

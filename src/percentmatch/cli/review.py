@@ -10,7 +10,7 @@ def review(
     run: RunFolder,
     *,
     out: Path,
-    number: int = 100,
+    number: int | None = None,
     html: Path | None = None,
     apply: Path | None = None,
     moved: Moved = None,
@@ -23,7 +23,7 @@ def review(
     out
         A new CSV file: the list; with --apply, the corrected labels.
     number
-        Number of labels to list.
+        Number of labels to list; else one in 200, but at least 10 and at most 100.
     html
         Also write a page with the images of the list, a new file that ends in .html.
     apply

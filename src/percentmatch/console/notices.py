@@ -18,7 +18,7 @@ class Working(AbstractContextManager):
     heard: ClassVar[float] = 0.0  # when a line was last printed or a bar drawn
 
     def __init__(self, what: str, *, silent: bool = False) -> None:
-        self.what, self.silent = what, silent
+        self.what, self.count, self.silent = what, "", silent
         self.said: set[str] = set()
         self.ended = threading.Event()
         self.watch = threading.Thread(target=self._watch, daemon=True)
@@ -38,7 +38,7 @@ class Working(AbstractContextManager):
     def _watch(self) -> None:
         while not self.ended.wait(SILENCE / 10):
             if quiet() and not self.silent:
-                to_stderr(f"{self.what}  {time.monotonic() - self.began:.0f} s")
+                to_stderr(f"{self.what}{self.count}  {time.monotonic() - self.began:.0f} s")
 
 
 def quiet() -> bool:
@@ -50,6 +50,12 @@ def doing(what: str) -> None:
     """Say what the command does from here on, should it take long."""
     if Working.outermost:
         Working.outermost.what, Working.outermost.began = what, time.monotonic()
+
+
+def counted(done: int, total: int, how: str) -> None:
+    """Say how many images are scored or read, should it take long."""
+    if Working.outermost:
+        Working.outermost.count = f"  {done:,}/{total:,} images {how}" if done < total else ""
 
 
 def print_to_stderr(sentence: str) -> None:

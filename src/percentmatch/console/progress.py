@@ -1,6 +1,7 @@
 """What a person sees while a run goes on: a bar in a terminal, plain lines elsewhere."""
 
 import time
+from collections.abc import Mapping
 from contextlib import AbstractContextManager
 
 from rich.console import Console
@@ -25,11 +26,11 @@ class _Shown(AbstractContextManager):
 
 
 class Report(_Shown):
-    """Shows loss, validation mAP, images a second and time left."""
+    """Shows losses, validation mAP, images a second and time left."""
 
     def __init__(self, name: str, total_steps: int, start: int, images_per_step: int, *, silent: bool = False) -> None:
         self.name, self.total, self.start, self.images = name, total_steps, start, images_per_step
-        self.loss, self.map = "", ""
+        self.losses, self.map = "", ""
         super().__init__(TextColumn("{task.fields[facts]}"), silent=silent)
         if self.bar:
             self.task = self.bar.add_task(name, total=total_steps, completed=start, facts="")
@@ -44,11 +45,11 @@ class Report(_Shown):
         elif not self.bar and not self.silent and quiet():
             self._line(done)
 
-    def row(self, done: int, *, loss: float | None = None, mean_ap: float | None = None) -> None:
-        """Show the figures of a log row or of a validation."""
-        self.loss = f"loss {loss:.3f}" if loss is not None else self.loss
-        self.map = f"validation mAP {100 * mean_ap:.1f}" if mean_ap is not None else self.map
-        if not self.bar and loss is not None and not self.silent:
+    def row(self, done: int, *, losses: Mapping[str, float] | None = None, mean_ap: float | None = None) -> None:
+        """Show the losses of a log row, by their names, or the figure of a validation."""
+        self.losses = "  ".join(f"{name} {value:.3f}" for name, value in losses.items()) if losses else self.losses
+        self.map = f"validation mAP {100 * mean_ap:.1f} at step {done}" if mean_ap is not None else self.map
+        if not self.bar and losses and not self.silent:
             self._line(done)
 
     def _line(self, done: int) -> None:
@@ -57,7 +58,7 @@ class Report(_Shown):
 
     def _facts(self, done: int) -> str:
         rate = (done - self.start) * self.images / max(time.monotonic() - self.began, 1e-9)
-        return "  ".join(fact for fact in (self.loss, self.map, f"{rate:.0f} images/s") if fact)
+        return "  ".join(fact for fact in (self.losses, self.map, f"{rate:.0f} images/s") if fact)
 
 
 class Counting(_Shown):

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
@@ -11,6 +11,8 @@ from percentmatch.scoring.intervals import Ends, draws, interval, resamples_of, 
 
 Number = float | None  # None: no image says
 INSTEAD = 3  # classes that are kept for each missed one
+FEWEST = 3  # images with a confusion that counts
+SURPRISE = 2.0  # of one that chance hardly explains
 
 
 @dataclass(frozen=True)
@@ -69,17 +71,26 @@ class Estimates:
         return {**self.values, "intervals": {name: ends and [*ends] for name, ends in self.intervals.items()}}
 
 
+class Instead(NamedTuple):
+    """How often a class is wrongly predicted on images where another is missed."""
+
+    images: int
+    lift: float  # times as many as its share of wrong predictions among all images without it lets expect
+    surprise: float  # the log likelihood ratio of the two, as Poisson counts
+
+
 @dataclass(frozen=True)
 class DecidedClass:
     scores: Estimates
     right: int
     wrong: int
     missed: int
-    instead: dict[str, int]  # on images where it was missed: the classes wrongly predicted most often, and how often
+    instead: dict[str, Instead]  # classes that are predicted where it is missed: the most surprising first
 
     def to_dict(self) -> dict[str, Any]:
         counts = {"right": self.right, "wrong": self.wrong, "missed": self.missed}
-        return {**self.scores.to_dict(), **counts, "predicted_instead": self.instead}
+        instead = {name: each._asdict() for name, each in self.instead.items()}
+        return {**self.scores.to_dict(), **counts, "predicted_instead": instead}
 
 
 @dataclass(frozen=True)
@@ -93,10 +104,10 @@ class DecisionTable:
     exact_match_interval: Ends | None
     thresholds: tuple[float, ...] | None  # None: the most probable class is decided for
 
-    def confusions(self, most: int) -> list[tuple[str, str, int]]:
-        """A missed class, the one predicted in its place, and on how many images: the most frequent first."""
-        pairs = [(name, other, n) for name, row in self.classes.items() for other, n in row.instead.items()]
-        return sorted(pairs, key=lambda pair: -pair[2])[:most]
+    def confusions(self, most: int) -> list[tuple[str, str, Instead]]:
+        """A missed class, the one predicted in its place, and how often: the most surprising first."""
+        pairs = [(name, other, each) for name, row in self.classes.items() for other, each in row.instead.items()]
+        return sorted(pairs, key=lambda pair: -pair[2].surprise)[:most]
 
     def to_dict(self) -> dict[str, Any]:
         """Ready for JSON."""
@@ -120,7 +131,8 @@ def score_decisions(
     counts, (right, wrong, missed) = Counts.of(decided, targets, known), _outcomes(decided, targets, known)
     values = {name: metric.value(counts) for name, metric in DECISION_METRICS.items()}
     micro, macro = _resampled(right, wrong, missed)
-    judged = known.any(1)
+    judged, absent = known.any(1), known & ~targets
+    rates = wrong.sum(0) / absent.sum(0)
     exact = (~wrong & ~missed).all(1)[judged].sum().double()
     low, high = wilson(exact, judged.sum())
     return DecisionTable(
@@ -128,7 +140,7 @@ def score_decisions(
             name: DecidedClass(
                 scores,
                 *(int(each[c]) for each in (counts.right, counts.wrong, counts.missed)),
-                _instead(wrong[missed[:, c]], class_names),
+                _instead(wrong[missed[:, c]], absent[missed[:, c]].sum(0) * rates, class_names),
             )
             for c, (name, scores) in enumerate(zip(class_names, estimates(counts), strict=True))
         },
@@ -163,10 +175,17 @@ def _number(value: Tensor) -> Number:
     return None if value.isnan() else float(value)
 
 
-def _instead(wrong: Tensor, class_names: Sequence[str]) -> dict[str, int]:
-    """The classes that are wrongly decided for most often: (images, c)."""
-    found = wrong.sum(0).topk(min(INSTEAD, wrong.shape[1]))
-    return {class_names[c]: n for n, c in zip(found.values.tolist(), found.indices.tolist(), strict=True) if n}
+def _instead(wrong: Tensor, expected: Tensor, class_names: Sequence[str]) -> dict[str, Instead]:
+    """The classes that are wrongly decided for, images (m, c), more often than expected (c,)."""
+    number = wrong.sum(0).double()
+    lift = number / expected  # NaN where no image counts
+    surprise = number * (lift.log() - 1 + 1 / lift)
+    surprise = torch.where((number >= FEWEST) & (lift > 1) & (surprise > SURPRISE), surprise, 0)
+    best = surprise.topk(min(INSTEAD, len(surprise))).indices
+    rows = torch.stack([number, lift, surprise])[:, best].T.tolist()
+    return {
+        class_names[c]: Instead(int(n), *more) for c, (n, *more) in zip(best.tolist(), rows, strict=True) if more[1]
+    }
 
 
 def _resampled(*outcomes: Tensor) -> tuple[dict[str, Ends | None], dict[str, Ends | None]]:

@@ -8,6 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from percentmatch.augment import frame, resize
+from percentmatch.console.notices import counted
 from percentmatch.data import Images
 from percentmatch.distributed.group import gather_shares, own_share
 from percentmatch.models import Card, evaluating
@@ -31,6 +32,7 @@ def logits(model: nn.Module, pixels: Tensor, card: Card, device: torch.device) -
         for images in frame(pixels_here, card.frame).split(BATCH):
             views = resize(images.to(device), card.image_size, card.mean, card.std)
             found.append(model(views).float())
+            counted(sum(map(len, found)), len(pixels_here), "scored")
     return gather_shares(torch.cat(found)[: rows.stop - rows.start].cpu(), len(pixels))
 
 

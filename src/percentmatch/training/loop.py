@@ -113,15 +113,15 @@ S = TypeVar("S", bound=State)
 def run_loop(
     state: S,
     *,
-    log: Callable[[S], float],
+    log: Callable[[S], dict[str, float]],
     refresh: Callable[[S, int], None] | None = None,
     validate: Callable[[S], float | None] | None = None,
     loggers: Sequence[Logger] = (),
 ) -> None:
     """Take the steps that are left.
 
-    `log` writes a log row and returns the loss, `refresh` is called before each step, `validate` writes scores and
-    returns mAP. Ctrl-C and SIGTERM save and raise `Stopped`; numbers that are not finite raise `Diverged`.
+    `log` writes a log row and returns the losses to show, `refresh` is called before each step, `validate` writes
+    scores and returns mAP. Ctrl-C and SIGTERM save and raise `Stopped`; numbers that are not finite raise `Diverged`.
     """
     config, checkpoints, steps = state.config, state.folder.checkpoints, state.config.total_steps
     bar = Report(state.name, steps, state.step, state.images_per_step, silent=not is_main())
@@ -135,7 +135,7 @@ def run_loop(
             if done % config.log_every == 0 or done == steps:  # the only device-to-host copies
                 checkpoints.check()
                 check_finite(state)
-                report.row(done, loss=log(state))
+                report.row(done, losses=log(state))
             if validate and config.eval_every and done % config.eval_every == 0:
                 check_finite(state)
                 report.row(done, mean_ap=validate(state))

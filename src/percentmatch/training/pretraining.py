@@ -187,12 +187,12 @@ class Pretraining:
         self.loss = float(state["loss"])
 
 
-def log_pretraining(state: Pretraining) -> float:
+def log_pretraining(state: Pretraining) -> dict[str, float]:
     """Write the mean loss since the last log row, and return it."""
     state.loss = state.meter.read()["loss"]
     lr = float(state.optimizer.param_groups[0]["lr"])
     state.folder.log.append({"step": state.step, "loss": state.loss, "lr": lr})
-    return state.loss
+    return {"loss": state.loss}
 
 
 def finish_pretraining(state: Pretraining) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from percentmatch.augment import frame, mix, resize
+from percentmatch.console.notices import counted
 from percentmatch.data import Images
 from percentmatch.data.pixels.cache import cache_folder, key_of
 from percentmatch.distributed.group import gather_shares, is_main, own_share, wait_for_all
@@ -143,6 +144,7 @@ def features_of(model: Classifier, images: Images, card: Card, device: torch.dev
     with evaluating(model), untuned():
         for batch in frame(pixels, card.frame).split(BATCH):
             found.append(model.pooled(resize(batch.to(device), card.image_size, card.mean, card.std)).float())
+            counted(sum(map(len, found)), len(pixels), "read")
     return gather_shares(torch.cat(found)[: rows.stop - rows.start].cpu(), len(images))
 
 

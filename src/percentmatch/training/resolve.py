@@ -211,23 +211,30 @@ def _method(options: Mapping[str, Any], data: Amount) -> str:
 def _reasons(
     settings: Mapping[str, Any], given: Mapping[str, Any], data: Amount, machine: Machine, students: int
 ) -> tuple[str, ...]:
+    """A line about each group of settings, with those of them that were not given."""
     says = {name: f"{value:,}" if isinstance(value, int) else value for name, value in settings.items()}
-    source = WHERE.get(says["weights"], f"weights of {says['weights']}")
-    each = f", for {students} students in turn" if students > 1 else ""
-    where = "a GPU" if machine.device == "cuda" else f"{machine.cores} CPU cores"
-    size = f"{says['total_steps']} steps of {says['labeled_batch']} labeled images{each}: for {where}"
-    others = f"{data.unlabeled:,}" if data.unlabeled else "no"
-    learning = f"{says['optimizer']}, learning rate {says['lr']:g}, mixup {says['mixup']:g}"
+    each = f" for {students} students in turn" if students > 1 else ""
+    groups = (
+        {"backbone": says["backbone"], "weights": WHERE.get(says["weights"], f"weights of {says['weights']}")},
+        {
+            "image_size": f"{says['image_size']} pixels",
+            "total_steps": f"{says['total_steps']} steps{each}",
+            "labeled_batch": f"{says['labeled_batch']} labeled images a step",
+        },
+        {"method": f"{says['method']}: there are {f'{data.unlabeled:,}' if data.unlabeled else 'no'} unlabeled images"},
+        {
+            "head": f"{says['head']} head",
+            "optimizer": says["optimizer"],
+            "lr": f"learning rate {says['lr']:g}",
+            "mixup": f"mixup {says['mixup']:g}",
+        },
+    )
     trains = method_row(settings["method"]).method.trains
-    groups = {
-        ("backbone", "weights"): f"{says['backbone']}: {source}",
-        ("image_size", "total_steps", "labeled_batch"): f"{says['image_size']} pixels" + trains * f", {size}",
-        ("method",): f"{says['method']}: there are {others} unlabeled images",
-        ("head", "optimizer", "lr", "mixup"): f"{says['head']} head" + trains * f", {learning}",
-    }
-    lines = [f"  {line}" for names, line in groups.items() if not given.keys() >= set(names)]
-    amount = f"{data.labeled:,} labeled images of {data.classes} classes"
-    return (f"chosen for {amount} (flags change it):", *lines) if lines else ()
+    silent = given.keys() | (set() if trains else {"total_steps", "labeled_batch", "optimizer", "lr", "mixup"})
+    lines = [", ".join(words for name, words in group.items() if name not in silent) for group in groups]
+    where = "a GPU" if machine.device == "cuda" else f"{machine.cores} CPU cores"
+    amount = f"{data.labeled:,} labeled images of {data.classes} classes, on {where}"
+    return (f"chosen for {amount} (flags change it):", *(f"  {line}" for line in lines if line)) if any(lines) else ()
 
 
 def look(

@@ -34,8 +34,8 @@ def log_start(run: Run) -> None:
         print_to_stderr(f"{run.config.method} {late}; lower --option {options}, or raise --total-steps")
 
 
-def log_training(run: Run) -> float:
-    """The means since the last row; returns the loss."""
+def log_training(run: Run) -> dict[str, float]:
+    """The means since the last row; returns the terms of the loss."""
     means = run.meter.read()
     losses = {name: value for name, value in means.items() if not isinstance(value, list)}
     classes = {name: value for name, value in means.items() if isinstance(value, list)}
@@ -44,7 +44,7 @@ def log_training(run: Run) -> float:
         classes = {}
     row = {"lr": float(run.optimizer.param_groups[0]["lr"]), "loss": sum(losses.values()), **losses, "classes": classes}
     run.folder.log.append({"step": run.step, "kind": "train", **row})
-    return row["loss"]
+    return {f"{name} loss": value for name, value in losses.items()}
 
 
 def log_validation(run: Run) -> float | None:

@@ -190,10 +190,10 @@ def show_scored_decisions(scores: DecisionTable) -> None:
     exact = with_ends(scores.exact_match, scores.exact_match_interval)
     print(f"Every label of the image right (exact match): {exact}")
     if pairs := scores.confusions(MOST_CONFUSIONS):
-        print("Most often predicted in the place of a missed class:")
-    for missed, predicted, number in pairs:
-        row = scores.classes[missed]
-        print(visible(f"  {predicted} in the place of {missed}: {number} of {row.missed} missed"))
+        print("Predicted in the place of a missed class more often than by chance:")
+    for missed, predicted, each in pairs:
+        number = f"{each.images} of {scores.classes[missed].missed} missed, {each.lift:.1f} times as often as by chance"
+        print(visible(f"  {predicted} in the place of {missed}: {number}"))
 
 
 def _estimates(scores: Estimates) -> list[str]:

@@ -55,12 +55,12 @@ class Review:
     num_labels: int
 
 
-def review(run: str | Path, number: int = 100, *, device: str = "auto", **where: Unpack[RunData]) -> Review:
-    """The `number` most doubtful labels of a run's labeled, validation and test images.
+def review(run: str | Path, number: int | None = None, *, device: str = "auto", **where: Unpack[RunData]) -> Review:
+    """The `number` most doubtful labels of a run's labeled, validation and test images; see `usual_number`.
 
     `where` says how to find the data of the run.
     """
-    if number < 1:
+    if number is not None and number < 1:
         raise UserError(f"--number must be at least 1, not {number}")
     folder, on = finished_run(run), pick_device(device)
     config, split = read_config(folder, **where), folder.read_split()
@@ -73,7 +73,8 @@ def review(run: str | Path, number: int = 100, *, device: str = "auto", **where:
     features = torch.cat([remembered_features(model, each, card, on) for each in parts if len(each)])
     targets, known = images.scoring_labels(count_difficult=False)
     probabilities, doubt = doubts(features, targets, known, card.task)
-    most = min(number, int(doubt.isfinite().sum()))
+    total = int(doubt.isfinite().sum())
+    most = min(number or usual_number(total), total)
     chosen = [divmod(place, len(card.class_names)) for place in doubt.flatten().topk(most).indices.tolist()]
     config = None if where.get("data") or config.data in ("scenes", "shards") else config
     names = relative_names([images.ids[row] for row, _ in chosen], config) if config else None
@@ -87,7 +88,12 @@ def review(run: str | Path, number: int = 100, *, device: str = "auto", **where:
         )
         for n, (row, column) in enumerate(chosen)
     ]
-    return Review(images, suspects, int(doubt.isfinite().sum()))
+    return Review(images, suspects, total)
+
+
+def usual_number(labels: int) -> int:
+    """How many of them are listed: one in 200, of which about two in three are wrong in docs/review.md's table."""
+    return min(max(labels // 200, 10), 100)
 
 
 def doubts(

@@ -16,6 +16,7 @@ from percentmatch.data.pixels.cache import Progress, cache_folder
 from percentmatch.data.readers.class_folders import is_class_folders
 from percentmatch.data.readers.detect import metadata_files, only_file
 from percentmatch.data.readers.exports import is_export
+from percentmatch.data.readers.nus_wide import is_nus_wide
 from percentmatch.data.readers.parquet import is_parquet
 from percentmatch.data.readers.rows import LabelFile
 from percentmatch.data.readers.table import (
@@ -194,7 +195,7 @@ def _write(out: Path, ids: list[str], config: Config | None) -> None:
 def _labels_table(config: Config) -> Table:
     """The user's CSV file of labels; a plain one if the labels come in another format."""
     path = Path(config.labels)
-    if not config.labels or is_parquet(LabelFile(path)):
+    if not config.labels or is_parquet(LabelFile(path)) or is_nus_wide(LabelFile(path)):
         return PLAIN
     if path.is_dir():
         metadata = metadata_files(path)

@@ -3,10 +3,13 @@
 import time
 
 import pytest
+import torch
 
 from percentmatch.console import notices
 from percentmatch.console.notices import Working, doing, print_to_stderr
 from percentmatch.console.progress import Counting, Report
+from percentmatch.models import Card
+from percentmatch.scoring import predictions
 
 
 def test_a_silent_command_says_what_it_does(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
@@ -32,6 +35,28 @@ def test_one_that_speaks_or_shall_be_silent_says_no_more(silent: bool, monkeypat
     assert capsys.readouterr().err == ("" if silent else "a line\n" * 7)
 
 
+class Slow(torch.nn.Module):
+    """A model that takes its time."""
+
+    def forward(self, views: torch.Tensor) -> torch.Tensor:
+        time.sleep(0.4)
+        return torch.zeros(len(views), 1)
+
+
+def test_it_says_how_many_images_are_scored(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
+    """Five images, two at a time; nothing is left of the count afterwards."""
+    monkeypatch.setattr(notices, "SILENCE", 0.1)
+    monkeypatch.setattr(predictions, "BATCH", 2)
+    size = 32, 32, "squash", "multi-label"
+    card = Card("test_resnet", "linear", 0.0, *size, ("cat",), (0.5,) * 3, (0.5,) * 3, "0")  # ty: ignore
+    with Working("scoring"):
+        predictions.logits(Slow(), torch.zeros(5, 3, 32, 32, dtype=torch.uint8), card, torch.device("cpu"))
+        time.sleep(0.4)
+    lines = [line.rpartition("  ")[0] for line in capsys.readouterr().err.splitlines()]
+    assert [*dict.fromkeys(lines)] == ["scoring", "scoring  2/5 images scored", "scoring  4/5 images scored"]
+    assert lines[-1] == "scoring"
+
+
 def test_a_notice_is_said_once_a_command(capsys: pytest.CaptureFixture[str]) -> None:
     for _ in range(2):
         with Working("a command"):
@@ -41,18 +66,19 @@ def test_a_notice_is_said_once_a_command(capsys: pytest.CaptureFixture[str]) -> 
 
 
 def test_progress_in_a_file_is_plain_lines(monkeypatch, capsys: pytest.CaptureFixture[str]) -> None:
-    """A row of the log or of ten silent seconds; the mAP is that of the validation images."""
+    """A row of the log or of ten silent seconds; each loss by its name, the mAP with the step that it is of."""
     with Report("mine", 9, 0, 4) as report, Counting("images") as counting:
         report.row(3, mean_ap=0.5)
-        report.row(3, loss=1.0)
+        report.row(4, losses={"supervised loss": 1.0, "unlabeled loss": 0.25})
         report.step(4)
         counting(1, 2)
         monkeypatch.setattr(notices, "SILENCE", 0)
         report.step(5)
         counting(2, 2)
     first, second, third = capsys.readouterr().err.splitlines()
-    assert first.startswith("mine  step 3/9  loss 1.000  validation mAP 50.0  ")
-    assert second.startswith("mine  step 5/9  loss 1.000  validation mAP 50.0  ")
+    figures = "supervised loss 1.000  unlabeled loss 0.250  validation mAP 50.0 at step 3  "
+    assert first.startswith(f"mine  step 4/9  {figures}")
+    assert second.startswith(f"mine  step 5/9  {figures}")
     assert third == "images  2/2"
 
 

@@ -206,6 +206,24 @@ def test_nothing_is_said_where_everything_was_given() -> None:
     assert choose(Config(data="voc", root="x").to_dict(), DATA, CPU).reasons == ()
 
 
+def test_what_was_given_is_not_said_to_be_chosen() -> None:
+    """A group's line names those of its settings that were chosen, and is left out where there are none."""
+    given = {
+        "backbone": "resnet18",
+        "image_size": 96,
+        "total_steps": 50,
+        "method": "ups",
+        "optimizer": "sgd",
+        "lr": 0.1,
+    }
+    assert choose(given, DATA, CPU).reasons == (
+        "chosen for 200 labeled images of 20 classes, on 2 CPU cores (flags change it):",
+        "  ImageNet weights from the installed package, without the Hub",
+        "  16 labeled images a step",
+        "  linear head, mixup 0",
+    )
+
+
 # given and chosen
 
 
@@ -322,7 +340,7 @@ def test_the_choice_is_printed(
     command("--out", str(tmp_path / "run"), *photos)
     assert seen["config"].method == "supervised"
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == "chosen for 11 labeled images of 2 classes (flags change it):"
+    assert lines[0] == f"chosen for 11 labeled images of 2 classes, on {auto.cores()} CPU cores (flags change it):"
     assert "  supervised: there are no unlabeled images" in lines
     assert len(lines) == 5
 
@@ -477,7 +495,7 @@ def test_a_notebook_shows_lines_of_progress_and_then_tables_and_the_report(
     (tmp_path / "labels.csv").write_text("\n".join(["image,labels,part", *rows]))
     paths = {"labels": str(tmp_path / "labels.csv"), "images": str(tmp_path / "photos")}
     result = percentmatch.fit(out=tmp_path / "run", **paths, backbone="test_resnet", image_size=32, total_steps=2)
-    assert "supervised  step 2/2  loss " in capsys.readouterr().err
+    assert "supervised  step 2/2  supervised loss " in capsys.readouterr().err
     assert json.loads((tmp_path / "run" / "metrics.json").read_text()) == result
     shown = result._repr_html_()
     page, frame = shown.split("<iframe ")

@@ -19,6 +19,7 @@ from percentmatch.data.readers import exports
 from percentmatch.data.readers.class_folders import is_class_folders, read_class_folders
 from percentmatch.data.readers.coco import is_instances, read_instances
 from percentmatch.data.readers.folder import list_files, numbered_lines
+from percentmatch.data.readers.nus_wide import is_nus_wide, read_nus_wide
 from percentmatch.data.readers.parquet import is_parquet, read_parquet
 from percentmatch.data.readers.rows import LabelFile, Report, RowError, each_row, refuse
 from percentmatch.data.readers.table import NOWHERE, Line, Table, find_columns, open_table, read_cells, read_csv
@@ -132,6 +133,7 @@ READERS = {  # of the formats that fit, the last counts: special ones stand belo
     "class folders": Reader(is_class_folders, read_class_folders),
     "metadata": Reader(is_metadata, read_metadata),
     "Parquet": Reader(is_parquet, read_parquet),
+    "NUS-WIDE": Reader(is_nus_wide, read_nus_wide),
 }
 
 
@@ -175,7 +177,7 @@ def read_labels(
     hears what had to be assumed.
     """
     file = LabelFile(path, images, classes, report, say)
-    if path.is_dir() and not (is_metadata(file) or is_class_folders(file) or is_parquet(file)):
+    if path.is_dir() and not (is_nus_wide(file) or is_metadata(file) or is_class_folders(file) or is_parquet(file)):
         file = replace(file, path=path / only_file(path))
     try:
         for reader in reversed(READERS.values()):
