@@ -41,9 +41,9 @@ class Working(AbstractContextManager):
                 to_stderr(f"{self.what}{self.count}  {time.monotonic() - self.began:.0f} s")
 
 
-def quiet() -> bool:
-    """Whether nothing was shown for SILENCE seconds."""
-    return time.monotonic() - Working.heard >= SILENCE
+def quiet(ratio: float = 1.0) -> bool:
+    """Whether nothing was shown for SILENCE seconds, or a part of them."""
+    return time.monotonic() - Working.heard >= ratio * SILENCE
 
 
 def doing(what: str) -> None:

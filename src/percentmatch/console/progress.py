@@ -42,7 +42,7 @@ class Report(_Shown):
         if self.bar and (now - self.shown > 0.2 or done == self.total):
             self.shown = Working.heard = now
             self.bar.update(self.task, completed=done, facts=self._facts(done))
-        elif not self.bar and not self.silent and quiet():
+        elif not self.bar and not self.silent and quiet(0.7):  # before the line that says only how long it has taken
             self._line(done)
 
     def row(self, done: int, *, losses: Mapping[str, float] | None = None, mean_ap: float | None = None) -> None:

@@ -88,7 +88,7 @@ def decide(
     before = after = calibration_error(_scores(logits, task), targets, known, task)
     affine = torch.ones_like(positives), torch.zeros_like(positives)
     gains = _log_losses(logits, targets, known, task) - _log_losses(held_out, targets, known, task)
-    kept = bool(gains.mean() > gains.std() / math.sqrt(len(gains)))  # with one image there is no deviation
+    kept = len(gains) > 1 and bool(gains.mean() > gains.std() / math.sqrt(len(gains)))
     if kept:
         affine = fitted
         after = calibration_error(_scores(held_out, task), targets, known, task)

@@ -82,6 +82,15 @@ def test_progress_in_a_file_is_plain_lines(monkeypatch, capsys: pytest.CaptureFi
     assert third == "images  2/2"
 
 
+@pytest.mark.parametrize(("ago", "shown"), [(6, 0), (8, 1)])
+def test_a_slow_step_is_told_before_the_seconds_alone_are(ago: int, shown: int, capsys) -> None:
+    """After 7 of the 10 silent seconds; else lines without the step would always be first."""
+    with Report("mine", 9, 0, 4) as report:
+        notices.Working.heard = time.monotonic() - ago
+        report.step(1)
+    assert capsys.readouterr().err.count("step 1/9") == shown
+
+
 def test_bars_in_a_terminal_take_turns(monkeypatch: pytest.MonkeyPatch) -> None:
     """rich shows one at a time."""
     monkeypatch.setenv("FORCE_COLOR", "1")
