@@ -9,7 +9,7 @@ from tiny import TINY, rows
 
 from percentmatch import Config, Predictor, train
 from percentmatch.errors import UserError
-from percentmatch.models import load_classifier
+from percentmatch.models import build_classifier, load_classifier
 
 PROBE = replace(TINY, method="probe", options={}, dropout=0.0)
 CPU = torch.device("cpu")
@@ -52,7 +52,6 @@ def test_a_head_that_cannot_be_a_probe_says_which_can(tmp_path: Path) -> None:
 
 
 def test_the_backbone_has_a_rate_of_its_own() -> None:
-    from percentmatch.models import build_classifier
     from percentmatch.training.optim import build_optimizer, set_lr
 
     model = build_classifier("test_resnet", num_classes=3, head="linear", image_size=32)
@@ -62,6 +61,35 @@ def test_the_backbone_has_a_rate_of_its_own() -> None:
     assert optimizer.param_groups[0]["lr"] == pytest.approx(0.8)  # which the log tells
     for name, parameter in model.named_parameters():
         assert rate_of[id(parameter)] == pytest.approx(0.2 if name.startswith("backbone.") else 0.8)
+
+
+def test_frozen_batch_norm_keeps_the_statistics_of_the_start_weights(tmp_path: Path) -> None:
+    """They normalise in training, too: two steps from the same start differ only in that, and so in the loss."""
+    start = tmp_path / "start.pt"
+    model = build_classifier("test_resnet", num_classes=10, head="linear", image_size=32)
+    generator = torch.Generator().manual_seed(0)
+    for name, buffer in model.named_buffers():
+        if name.endswith("running_var"):
+            buffer.uniform_(0.5, 2.0, generator=generator)
+    torch.save(model.state_dict(), start)
+    trained = replace(PROBE, method="supervised", weights=str(start), total_steps=2, log_every=1)
+    for name, frozen in (("frozen", True), ("usual", False)):
+        train(replace(trained, freeze_batch_norm=frozen), tmp_path / name)
+    found = {name: load_classifier(tmp_path / name / "model.safetensors", CPU)[0] for name in ("frozen", "usual")}
+    same = {
+        name: [torch.equal(buffer, model.get_buffer(each)) for each, buffer in network.named_buffers()]
+        for name, network in found.items()
+    }
+    assert all(same["frozen"])
+    assert not any(same["usual"])
+    assert any(not torch.equal(p, model.get_parameter(name)) for name, p in found["frozen"].named_parameters())
+    losses = [next(row["loss"] for row in rows(tmp_path / name) if row["kind"] == "train") for name in found]
+    assert losses[0] != pytest.approx(losses[1], rel=1e-3)
+
+
+def test_random_weights_have_no_statistics_to_keep() -> None:
+    with pytest.raises(UserError, match="weights must be learnt ones with freeze_batch_norm, not none"):
+        Config(freeze_batch_norm=True)
 
 
 def test_an_old_name_of_the_start_is_read() -> None:

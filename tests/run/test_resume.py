@@ -126,7 +126,7 @@ def test_a_run_with_a_setting_of_a_newer_version_names_the_version(whole: Path, 
 
 
 def test_every_kind_of_training_resumes_exactly(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """AdamW, clipping, accumulation, teacher scores, an ML-Decoder with dropout, weights from a file."""
+    """AdamW, clipping, accumulation, teacher scores, an ML-Decoder with dropout, a file's weights, frozen BatchNorm."""
     start_from = tmp_path / "start.pt"
     torch.save(build_classifier("test_resnet", num_classes=10, image_size=32).state_dict(), start_from)
     config = replace(
@@ -139,6 +139,7 @@ def test_every_kind_of_training_resumes_exactly(tmp_path: Path, monkeypatch: pyt
         head="ml-decoder",
         dropout=0.0,
         weights=str(start_from),
+        freeze_batch_norm=True,
         options={**TINY.options, "scores": "teacher", "bins": "logit", "bias_correction": True},
     )
     train(config, tmp_path / "whole")

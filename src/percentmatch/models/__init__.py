@@ -1,6 +1,14 @@
 """Backbones under a head."""
 
-from percentmatch.models.classifier import Classifier, build_classifier, dropout_on, drops, evaluating, to_tokens
+from percentmatch.models.classifier import (
+    Classifier,
+    build_classifier,
+    dropout_on,
+    drops,
+    evaluating,
+    freeze_batch_norm,
+    to_tokens,
+)
 from percentmatch.models.heads import HEADS
 from percentmatch.models.heads.base import Head
 from percentmatch.models.heads.linear import LinearHead
@@ -10,4 +18,4 @@ from percentmatch.models.saved import Card, Decisions, classifier_bytes, classif
 
 __all__ = ["HEADS", "Card", "Classifier", "Decisions", "Head", "LinearHead", "MLDecoder"]
 __all__ += ["build_classifier", "classifier_bytes", "classifier_of", "dropout_on", "drops", "evaluating"]
-__all__ += ["load_classifier", "quicken", "read_card", "spare_search", "to_tokens"]
+__all__ += ["freeze_batch_norm", "load_classifier", "quicken", "read_card", "spare_search", "to_tokens"]

@@ -142,6 +142,13 @@ def drops(model: nn.Module) -> bool:
     return any((layer.dropout if isinstance(layer, nn.MultiheadAttention) else layer.p) > 0 for layer in layers)
 
 
+def freeze_batch_norm(model: nn.Module) -> None:
+    """Let BatchNorm normalise by its running statistics also in training, and leave them as they are."""
+    for module in model.modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            module.training = False
+
+
 @contextmanager
 def evaluating(model: nn.Module) -> Generator[None]:
     """Eval mode; afterwards every module has its earlier mode."""

@@ -21,7 +21,7 @@ DATA, MODEL, VIEWS, TRAINING, RUN = (
 MANY = 1_000_000_000
 MOST_PIXELS = 4096  # a side
 FILES = ("files", "voc", "coco", "shards")  # kinds of data that are read from files
-IMAGE_SIZE = "160 on a CPU, from random weights 64; at most that of the images"
+IMAGE_SIZE = "on a CPU from random weights 64, a file's 160; at most that of the images"
 OWN_VIEW = {"ops": "1, from 1,000 steps 3", "crop_scale": "0.5, from 1,000 steps 0.3", "cutout_ratio": "0"}
 OWN_WEAK_VIEW = {
     **OWN_VIEW,
@@ -157,9 +157,13 @@ class Config(SharedSettings):
     """ml-decoder (class queries over the feature map), linear (one layer over its mean), or another of `HEADS`."""
     weights: Annotated[str, MODEL(own="the best that can be had")] = "none"
     """Start from "none" (random), "pretrained" (timm's), "offline" (tf_efficientnet_lite0 to lite2) or a file."""
-    head_start: Annotated[Literal["random", "prior", "probe"], MODEL(own="prior")] = "random"
+    head_start: Annotated[Literal["random", "prior", "probe"], MODEL(own="prior, from ImageNet weights probe")] = (
+        "random"
+    )
     """Start a new head at random, at the classes' frequencies among the labels, or as a linear probe: the classifier
     that fits the labels best while the backbone stays as it is."""
+    freeze_batch_norm: Annotated[bool, MODEL(own="from ImageNet weights yes")] = False
+    """Normalise by the statistics of the start weights, which stay as they are; not by those of each batch."""
     dropout: Annotated[float, MODEL(low=0, high=1, own="0.2 with --method ups")] = 0.0
     """Before the linear head."""
     image_size: Annotated[int, MODEL(low=1, high=MOST_PIXELS, own=IMAGE_SIZE)] = 224
@@ -183,7 +187,7 @@ class Config(SharedSettings):
     """Split each step's batch into this many forward passes to save memory; BatchNorm sees each of them."""
     optimizer: Annotated[Literal["adam", "adamw"], TRAINING(own="adamw")] = "adam"
     """Weight decay inside the gradient (adam) or apart from it (adamw)."""
-    lr: Annotated[float, TRAINING(above=0, high=1000, own="0.1 / total_steps, 1e-4 to 1e-3")] = 3e-4
+    lr: Annotated[float, TRAINING(above=0, high=1000, own="from ImageNet weights 1e-4, random 1e-3")] = 3e-4
     """Largest learning rate of the one-cycle schedule."""
     backbone_lr_ratio: Annotated[float, TRAINING(above=0, high=1000)] = 1.0
     """The backbone's learning rate, as a multiple of the head's."""
@@ -228,6 +232,8 @@ class Config(SharedSettings):
         super().__post_init__()
         divides = self.labeled_batch % self.accumulate == 0
         require(divides, "accumulate", self.accumulate, f"must divide labeled_batch ({self.labeled_batch})")
+        learnt = self.weights != "none" or not self.freeze_batch_norm
+        require(learnt, "weights", self.weights, "must be learnt ones with freeze_batch_norm")
 
 
 @dataclass(frozen=True, kw_only=True)

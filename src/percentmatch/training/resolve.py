@@ -27,8 +27,9 @@ SAMPLED = 32  # images whose size is looked at
 STEP = 32  # image sizes are multiples of this
 LONG = 1000  # steps from which on a run gains by strong views and mixup
 GENTLE = PRESETS["voc2007-best"]["weak_view"]  # shows the labeler nearly the whole image
-MOVES = 0.1  # how far pretrained weights may go: steps x learning rate
+MOVES = 0.1  # how far the weights of a file may go: steps x learning rate
 ALONE, WITH_UNLABELED, PAPER = "supervised", "priormatch", "percentmatch"  # methods to choose from
+OF_STEPS = {"total_steps", "labeled_batch", "head_start", "freeze_batch_norm", "optimizer", "lr", "mixup"}
 WHERE = {
     "pretrained": "ImageNet weights from the Hub",
     "offline": "ImageNet weights from the installed package, without the Hub",
@@ -117,7 +118,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     on_gpu = machine.device == "cuda"
     options = given.get("options", {})
     weights = given.get("weights", machine.weights)
-    pretrained = weights != "none"
+    pretrained, imagenet = weights != "none", weights in ("pretrained", "offline")
     backbones = {
         "none": RANDOM_BACKBONE[machine.device],
         "pretrained": PRETRAINED_BACKBONE[machine.device],
@@ -128,7 +129,8 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     if on_gpu:
         side, usual_batch, passes, fewest, most = 224, 36, 60, 1000, 10_000
     elif pretrained:
-        side, usual_batch, passes, fewest, most = 160, 16, 15, 100, min(100 * machine.cores, 4000)
+        side, steps_a_core = (224, 50) if imagenet else (160, 100)  # larger images are worth more than more steps
+        usual_batch, passes, fewest, most = 16, 15, 100, min(steps_a_core * machine.cores, 4000)
     else:
         side, usual_batch, passes, fewest, most = 64, 16, 40, 300, min(250 * machine.cores, 4000)
     if not row.method.trains:
@@ -138,7 +140,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
     total = given.get("total_steps", students * min(max(passes * data.labeled // batch, fewest), most))
     steps = -(-total // students)  # of one student
     optimizer = given.get("optimizer", "adamw")
-    takes_dropout = head_class(given.get("head", "linear")).takes_dropout
+    head = head_class(given.get("head", "linear"))
     short = steps < LONG
     view = {"ops": 1 if short else 3, "crop_scale": 0.5 if short else 0.3, "cutout_ratio": 0.0}
     from_teacher = row.teacher_scores and options.get("scores") != "student"
@@ -153,10 +155,11 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "save_every": max(total // 5, 1),
         "ema_decay": min(max(round(1 - 10 / steps, 4), 0.9), 0.999),
         "head": "linear",
-        "dropout": 0.2 if row.method.needs_dropout and takes_dropout else 0.0,
-        "head_start": "prior" if row.method.trains else "probe",
+        "dropout": 0.2 if row.method.needs_dropout and head.takes_dropout else 0.0,
+        "head_start": "probe" if (imagenet and head.takes_probe) or not row.method.trains else "prior",
+        "freeze_batch_norm": imagenet,
         "optimizer": optimizer,
-        "lr": float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}") if pretrained else 1e-3,
+        "lr": _rate(steps, imagenet=imagenet) if pretrained else 1e-3,
         "weight_decay": 0.05 if optimizer == "adamw" else 1e-4,
         "mixup": 0.0 if short else 0.5,
         "labeled_view": view,
@@ -168,6 +171,11 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         chosen["options"] = known
     settings = merge(chosen, given)
     return Choice(settings, _reasons(settings, given, data, machine, students))
+
+
+def _rate(steps: int, *, imagenet: bool) -> float:
+    """The learning rate from weights that have learnt."""
+    return 1e-4 if imagenet else float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}")
 
 
 def own_options(method: str, warmup_steps: object = "steps / 5, at most 300") -> dict[str, Any]:
@@ -224,14 +232,16 @@ def _reasons(
         {"method": f"{says['method']}: there are {f'{data.unlabeled:,}' if data.unlabeled else 'no'} unlabeled images"},
         {
             "head": f"{says['head']} head",
+            "head_start": "started as a linear probe" if says["head_start"] == "probe" else "",
+            "freeze_batch_norm": "BatchNorm frozen" if says["freeze_batch_norm"] else "",
             "optimizer": says["optimizer"],
             "lr": f"learning rate {says['lr']:g}",
             "mixup": f"mixup {says['mixup']:g}",
         },
     )
     trains = method_row(settings["method"]).method.trains
-    silent = given.keys() | (set() if trains else {"total_steps", "labeled_batch", "optimizer", "lr", "mixup"})
-    lines = [", ".join(words for name, words in group.items() if name not in silent) for group in groups]
+    silent = given.keys() | (set() if trains else OF_STEPS)
+    lines = [", ".join(words for name, words in group.items() if words and name not in silent) for group in groups]
     where = "a GPU" if machine.device == "cuda" else f"{machine.cores} CPU cores"
     amount = f"{data.labeled:,} labeled images of {data.classes} classes, on {where}"
     return (f"chosen for {amount} (flags change it):", *(f"  {line}" for line in lines if line)) if any(lines) else ()

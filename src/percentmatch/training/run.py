@@ -19,7 +19,17 @@ from percentmatch.distributed.shared_norm import share_norms
 from percentmatch.errors import UserError
 from percentmatch.methods import build_method, uses_unlabeled
 from percentmatch.methods.base import Source
-from percentmatch.models import Card, Classifier, build_classifier, dropout_on, drops, evaluating, quicken, spare_search
+from percentmatch.models import (
+    Card,
+    Classifier,
+    build_classifier,
+    dropout_on,
+    drops,
+    evaluating,
+    freeze_batch_norm,
+    quicken,
+    spare_search,
+)
 from percentmatch.records import Facts, LabeledScores, scores_of
 from percentmatch.runs.checkpoint import Checkpoint
 from percentmatch.runs.run_folder import RunFolder
@@ -115,6 +125,8 @@ class Run:
         elif captured and config.precision != "float64":  # in float32; one by one they keep the host too busy
             quicken(model, self.device)
         spare_search(model, self.device)
+        if config.freeze_batch_norm:
+            freeze_batch_norm(model)
         self.model: Classifier = model
         self.ema = Ema(model, config.ema_decay)
         self.optimizer = build_optimizer(model, config, self.device)

@@ -76,16 +76,26 @@ def test_the_best_weights_that_can_be_had_and_their_backbone(machine: Machine, b
     assert choice.settings["weights"] == machine.weights
     assert [line for line in choice.reasons if backbone in line and re.search(words, line)]
     long = machine.device == "cuda"
-    assert choice.settings["lr"] == (1e-3 if machine.weights == "none" else 1e-4 if long else 5.3e-4)
+    start = ("prior", False, 1e-3) if machine.weights == "none" else ("probe", True, 1e-4)
+    assert tuple(choice.settings[name] for name in ("head_start", "freeze_batch_norm", "lr")) == start
+    assert any("a linear probe, BatchNorm frozen" in line for line in choice.reasons) is start[1]
     assert choice.settings["mixup"] == (0.5 if long else 0.0)
     weak = PRESETS["voc2007-best"]["weak_view"] if long else choice.settings["labeled_view"]
     assert choice.settings["weak_view"] == weak
 
 
-def test_pretrained_weights_move_more_slowly_in_longer_runs() -> None:
+def test_a_head_that_cannot_be_a_probe_and_the_weights_of_a_file_start_at_the_prior() -> None:
+    """What a file's BatchNorm has seen is not known, so it learns; a head in the file would be lost to a probe."""
+    with_file = choose({"weights": "a.pt"}, DATA, CPU).settings
+    decoder = choose({"head": "ml-decoder"}, DATA, CPU).settings
+    assert [each["head_start"] for each in (with_file, decoder)] == ["prior", "prior"]
+    assert [each["freeze_batch_norm"] for each in (with_file, decoder)] == [False, True]
+
+
+def test_the_weights_of_a_file_move_more_slowly_in_longer_runs() -> None:
     """A tenth by the number of steps, between 1e-4 and 1e-3; random weights have the same rate always."""
     steps = (100, 187, 374, 600, 1000, 5000)
-    rates = [choose({"total_steps": number}, DATA, CPU).settings["lr"] for number in steps]
+    rates = [choose({"total_steps": number, "weights": "a.pt"}, DATA, CPU).settings["lr"] for number in steps]
     assert rates == [1e-3, 5.3e-4, 2.7e-4, 1.7e-4, 1e-4, 1e-4]
     assert {choose({"total_steps": n, "weights": "none"}, DATA, CPU).settings["lr"] for n in steps} == {1e-3}
 
@@ -220,7 +230,7 @@ def test_what_was_given_is_not_said_to_be_chosen() -> None:
         "chosen for 200 labeled images of 20 classes, on 2 CPU cores (flags change it):",
         "  ImageNet weights from the installed package, without the Hub",
         "  16 labeled images a step",
-        "  linear head, mixup 0",
+        "  linear head, started as a linear probe, BatchNorm frozen, mixup 0",
     )
 
 
