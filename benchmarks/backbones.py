@@ -18,16 +18,16 @@ from torch import nn
 
 from percentmatch.data import Data, load_data, split_data
 from percentmatch.losses import binary_cross_entropy, mean_over_images
-from percentmatch.models import Card, Classifier, build_classifier
+from percentmatch.models import Card, Classifier, build_classifier, freeze_batch_norm
 from percentmatch.models.weights import OFFLINE_BACKBONES
 from percentmatch.runs.run_folder import environment
 from percentmatch.scoring.table import score
 from percentmatch.settings.config import Config
 from percentmatch.training.probe import fit_probe, remembered_features
 
-CPU, SEEDS, LABELED = torch.device("cpu"), (0, 1, 2), (500, 1000)
+CPU, SEEDS, LABELED, SIZE = torch.device("cpu"), (0, 1, 2), (500, 1000), 224
 TURNS, READ, TRAINED = 5, 32, 16  # images at a time
-SETTINGS: dict[str, Any] = {"data": "voc", "year": 2007, "validation": 0, "image_size": 160, "device": "cpu"}
+SETTINGS: dict[str, Any] = {"data": "voc", "year": 2007, "validation": 0, "image_size": SIZE, "device": "cpu"}
 
 
 def frozen(config: Config, class_names: tuple[str, ...]) -> tuple[Classifier, Card]:
@@ -75,11 +75,12 @@ def seconds(models: dict[str, Classifier], work: Callable[[Classifier], object])
 
 def read(model: Classifier) -> None:
     with torch.inference_mode():
-        model.eval()(torch.zeros(READ, 3, 160, 160))
+        model.eval()(torch.zeros(READ, 3, SIZE, SIZE))
 
 
 def train(model: nn.Module) -> None:
-    logits = model.train()(torch.zeros(TRAINED, 3, 160, 160))
+    freeze_batch_norm(model.train())
+    logits = model(torch.zeros(TRAINED, 3, SIZE, SIZE))
     mean_over_images(binary_cross_entropy(logits, torch.zeros_like(logits))).backward()
 
 
