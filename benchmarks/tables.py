@@ -106,7 +106,8 @@ def tuning_table(results: dict[str, Any], batches: tuple[str, ...]) -> str:
 
 
 def where_of(results: dict[str, Any]) -> str:
-    return f"{results['device']}, torch {results['torch']}, commit {results['commit']}"
+    device = results["device"].replace("1 CPU cores", "1 CPU core")
+    return f"{device}, torch {results['torch']}, commit {results['commit']}"
 
 
 def where_all(runs: list[dict[str, Any]]) -> str:

@@ -56,6 +56,9 @@ class Machine:
     weights: Literal["pretrained", "offline", "none"]  # the best that can be had
     free_bytes: int = 0  # of a GPU's memory
 
+    def __str__(self) -> str:
+        return "a GPU" if self.device == "cuda" else f"{self.cores} CPU core{'s' * (self.cores > 1)}"
+
 
 @dataclass(frozen=True)
 class Seen:
@@ -202,8 +205,7 @@ def choose_pretraining(given: Mapping[str, Any], data: Amount, machine: Machine)
         "save_every": max(total // 5, 1),
     }
     settings = merge(chosen, given)
-    where = "a GPU" if on_gpu else f"{machine.cores} CPU cores"
-    size = f"{settings['image_size']} pixels, {total:,} steps of {batch} images: for {where}"
+    size = f"{settings['image_size']} pixels, {total:,} steps of {batch} images: for {machine}"
     if given.keys() >= {"backbone", "image_size", "total_steps", "batch"}:
         return Choice(settings)
     return Choice(settings, (f"chosen for {images:,} images (flags change it):", f"  {settings['backbone']}, {size}"))
@@ -242,8 +244,7 @@ def _reasons(
     trains = method_row(settings["method"]).method.trains
     silent = given.keys() | (set() if trains else OF_STEPS)
     lines = [", ".join(words for name, words in group.items() if words and name not in silent) for group in groups]
-    where = "a GPU" if machine.device == "cuda" else f"{machine.cores} CPU cores"
-    amount = f"{data.labeled:,} labeled images of {data.classes} classes, on {where}"
+    amount = f"{data.labeled:,} labeled images of {data.classes} classes, on {machine}"
     return (f"chosen for {amount} (flags change it):", *(f"  {line}" for line in lines if line)) if any(lines) else ()
 
 

@@ -84,6 +84,14 @@ def test_the_best_weights_that_can_be_had_and_their_backbone(machine: Machine, b
     assert choice.settings["weak_view"] == weak
 
 
+def test_a_cpu_takes_fewer_and_larger_images_from_imagenet_weights() -> None:
+    """15 passes over 200 labels are 187 steps of 16; two cores have 100 of them at 224 pixels, 4 cores all."""
+    sizes = {("offline", 2): (100, 224), ("offline", 4): (187, 224), ("a.pt", 2): (187, 160), ("none", 2): (500, 64)}
+    for (weights, cores), expected in sizes.items():
+        chosen = choose({"weights": weights}, DATA, replace(CPU, cores=cores)).settings
+        assert (chosen["total_steps"], chosen["image_size"]) == expected
+
+
 def test_a_head_that_cannot_be_a_probe_and_the_weights_of_a_file_start_at_the_prior() -> None:
     """What a file's BatchNorm has seen is not known, so it learns; a head in the file would be lost to a probe."""
     with_file = choose({"weights": "a.pt"}, DATA, CPU).settings
@@ -135,15 +143,15 @@ def test_every_pair_has_a_label_unless_the_papers_rule_is_asked_for() -> None:
     """An option of the thresholds would have no effect where every pair counts."""
     chosen = choose({}, DATA, CPU).settings
     assert chosen["method"] == PRESETS["voc2007-best"]["method"] == "priormatch"
-    assert all_options("priormatch", chosen["options"]) == all_options("priormatch", {"warmup_steps": 37})
+    assert all_options("priormatch", chosen["options"]) == all_options("priormatch", {"warmup_steps": 20})
     assert choose({"options": {"weight": 2}}, DATA, CPU).settings["method"] == "priormatch"
     for given in ({"upper_percentile": 0.9}, {"gate": "auc"}, {"selection": "soft"}, {"schedule": "curriculum"}):
         chosen = choose({"options": given}, DATA, CPU).settings
         assert chosen["method"] == "percentmatch"
-        assert chosen["options"] == {"scores": "teacher", "warmup_steps": 37} | given
+        assert chosen["options"] == {"scores": "teacher", "warmup_steps": 20} | given
     assert choose({"method": "percentmatch"}, DATA, CPU).settings["options"] == {
         "scores": "teacher",
-        "warmup_steps": 37,
+        "warmup_steps": 20,
     }
 
 
@@ -165,7 +173,7 @@ def test_the_teacher_of_a_long_run_sees_nearly_the_whole_image(method: str, scor
 
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("percentmatch", "mixmatch", "probe")])
 def test_scores_are_probabilities_with_every_method(method: str) -> None:
-    warmup = {"warmup_steps": 37} if "warmup_steps" in options_of(method) else {}  # of 187 steps
+    warmup = {"warmup_steps": 20} if "warmup_steps" in options_of(method) else {}  # of 100 steps
     assert choose({"method": method}, DATA, CPU).settings["options"] == {"loss": "bce"} | warmup
 
 
