@@ -101,7 +101,7 @@ def main() -> None:
         name = row["backbone"]
         millions = sum(each.numel() for each in models[name].backbone.parameters()) / 1e6
         row |= {"millions": millions, "reads": READ / reads[name], "trains": TRAINED / trains[name]}
-    about = {"photographs": given.photographs, "seeds": SEEDS, **environment(CPU)}
+    about = {"photographs": given.photographs, "seeds": SEEDS, "image_size": SIZE, **environment(CPU)}
     results = {**about, "backbones": rows}
     write_json(ROOT / "results/voc2007/backbones.json", results)
     fill(ROOT / "docs/backbones.md", "backbones", backbones_table(results))

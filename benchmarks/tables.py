@@ -389,7 +389,7 @@ def backbones_table(results: dict[str, Any]) -> str:
         speeds = f"{row['reads']:.0f} | {row['trains']:.1f}"
         lines.append(f"| {row['backbone']} | {row['millions']:.1f} million | {' | '.join(cells)} | {speeds} |")
     seeds = ", ".join(map(str, results["seeds"]))
-    about = "Test mAP of a linear probe on VOC2007 at 224 pixels"
+    about = f"Test mAP of a linear probe on VOC2007 at {results['image_size']} pixels"
     about += f"; seeds {seeds}; mean ± standard deviation"
     lines += ["", f"{about}; {where_of(results)}.", f"Photographs: {results['photographs']}.", ""]
     return "\n".join(lines)
