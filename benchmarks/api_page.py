@@ -16,7 +16,7 @@ import percentmatch
 PAGE = Path(__file__).parent.parent / "docs" / "api.md"
 FACE: dict[str, str] = vars(percentmatch)["_MODULES"]  # name -> module; these come first
 SECTIONS: dict[str, tuple[str, ...]] = {  # what is imported from its module
-    "Settings": ("settings.config.View", "settings.config.StrongView", "settings.config.DataSettings"),
+    "Settings": ("settings.views.View", "settings.views.StrongView", "settings.config.DataSettings"),
     "Scoring and exporting": (
         "use.evaluate.score_run",
         "use.evaluate.score_files",

@@ -4,9 +4,10 @@ import types
 from dataclasses import MISSING, fields, is_dataclass
 from typing import Any, Literal, get_args, get_origin, get_type_hints
 
-from percentmatch.settings.config import Config, StrongView, View
+from percentmatch.settings.config import Config
 from percentmatch.settings.declare import declared, help_lines
 from percentmatch.settings.presets import PRESETS
+from percentmatch.settings.views import StrongView, View
 
 
 def settings_tables() -> str:

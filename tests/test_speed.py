@@ -15,7 +15,8 @@ from PIL import Image
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS, build_method
 from percentmatch.records import Facts
-from percentmatch.settings.config import Config, View
+from percentmatch.settings.config import Config
+from percentmatch.settings.views import View
 
 ROOT = Path(__file__).parent.parent
 sys.path.insert(0, str(ROOT / "benchmarks"))

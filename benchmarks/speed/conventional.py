@@ -18,7 +18,8 @@ from torchvision.transforms import v2
 from percentmatch.methods import Method
 from percentmatch.models import Classifier, build_classifier
 from percentmatch.records import Batch
-from percentmatch.settings.config import Config, View
+from percentmatch.settings.config import Config
+from percentmatch.settings.views import View
 from percentmatch.training.optim import Ema, build_optimizer
 
 Views = tuple[Tensor, Tensor, Tensor, Tensor]  # of labeled images, their targets, weak and strong views of others

@@ -11,7 +11,7 @@ from torchvision.transforms import functional as tv
 
 from percentmatch.augment import COLOUR, GEOMETRY, NAMES, apply, draw, normalise_, resize, uniforms
 from percentmatch.augment.geometry import crop, flip, product, warp
-from percentmatch.settings.config import View
+from percentmatch.settings.views import View
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 BILINEAR = InterpolationMode.BILINEAR

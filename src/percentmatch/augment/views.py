@@ -23,7 +23,7 @@ from percentmatch.augment.colour import COLOUR
 from percentmatch.augment.draws import uniforms
 from percentmatch.augment.geometry import GEOMETRY, crop, flip, product, warp
 from percentmatch.distributed.device import send
-from percentmatch.settings.config import View
+from percentmatch.settings.views import View
 
 # torchvision's RandAugment: the parameter of an operation at level 0 to 1 is start + slope * level; the last column
 # says whether the slope gets a random sign

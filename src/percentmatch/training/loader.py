@@ -17,7 +17,8 @@ from percentmatch.data import Images, Split, Stream
 from percentmatch.distributed.group import num_ranks, rank
 from percentmatch.errors import UserError
 from percentmatch.records import Batch
-from percentmatch.settings.config import Config, View
+from percentmatch.settings.config import Config
+from percentmatch.settings.views import View
 
 LABELED, UNLABELED = 0, 1  # streams of the samplers
 LABELED_VIEW, WEAK_VIEW, STRONG_VIEW, WEAK2_VIEW, UNIFORMS, BLEND = range(6)  # streams of the views

@@ -10,7 +10,7 @@ from torch import Tensor
 from percentmatch.augment import COLOUR, NAMES, apply, draw, mix, normalise_, resize, uniforms
 from percentmatch.augment.draws import _finalise
 from percentmatch.augment.views import _schedule
-from percentmatch.settings.config import View
+from percentmatch.settings.views import View
 
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 STILL = View(ops=0, crop_scale=1.0, flip=False, cutout_ratio=0.0)

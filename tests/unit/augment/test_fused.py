@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from percentmatch.augment import NAMES, Plan, apply, draw
-from percentmatch.settings.config import View
+from percentmatch.settings.views import View
 
 pytest.importorskip("triton")
 SCRIPT = """

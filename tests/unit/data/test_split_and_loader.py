@@ -15,7 +15,8 @@ from percentmatch.data.labels import Flags, Labels
 from percentmatch.data.split import PARTS, _one_of_each, split_data
 from percentmatch.errors import UserError
 from percentmatch.records import Batch
-from percentmatch.settings.config import Config, View
+from percentmatch.settings.config import Config
+from percentmatch.settings.views import View
 from percentmatch.training.loader import Loader, Pixels, rows_at
 
 IDS = [f"i{n}" for n in range(100)]

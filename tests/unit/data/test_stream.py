@@ -23,7 +23,8 @@ from percentmatch.data.shards import stream as stream_module
 from percentmatch.data.shards.stream import OPEN_FILES, READERS, _permutation
 from percentmatch.errors import UserError
 from percentmatch.records import Batch
-from percentmatch.settings.config import Config, View
+from percentmatch.settings.config import Config
+from percentmatch.settings.views import View
 from percentmatch.training.loader import Loader, Pixels
 
 COUNTS = [7, 0, 12, 1, 30, 25]  # 75 images

@@ -10,8 +10,9 @@ import torch
 from percentmatch.data import Data, Images
 from percentmatch.data.labels import Labels
 from percentmatch.errors import UserError
-from percentmatch.settings.config import Config, DataSettings, PretrainSettings, View
+from percentmatch.settings.config import Config, DataSettings, PretrainSettings
 from percentmatch.settings.declare import declared, help_lines
+from percentmatch.settings.views import View
 
 
 @pytest.mark.parametrize(

@@ -23,9 +23,10 @@ from percentmatch.data import source, split
 from percentmatch.errors import UserError
 from percentmatch.methods import METHODS, all_options, checked_options, options_of
 from percentmatch.runs.run_folder import RunFolder
-from percentmatch.settings.config import Config, DataSettings, PretrainSettings, View, to_repeat
+from percentmatch.settings.config import Config, DataSettings, PretrainSettings, to_repeat
 from percentmatch.settings.declare import declared, flat, given_in, without
 from percentmatch.settings.presets import PRESETS
+from percentmatch.settings.views import View
 from percentmatch.training import resolve as auto
 from percentmatch.training import start
 from percentmatch.training.resolve import Amount, Machine, Resolved, Seen, choose, choose_pretraining, resolve
