@@ -395,6 +395,18 @@ def backbones_table(results: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
+def other_pool_table(results: dict[str, Any]) -> str:
+    """Test scores of what `train` hands over with a pool that shows none of the classes."""
+    lines = ["| method | test mAP | AUC | steps |", "|---|---|---|---|"]
+    for run in results["runs"]:
+        mean_ap, auc = (100 * run["test"]["ema"][name] for name in ("mAP", "AUC"))
+        lines.append(f"| {run['method']} | {mean_ap:.1f} | {auc:.1f} | {run['step']} |")
+    about = f"One seed, {results['runs'][0]['test']['ema']['num_images']:,} test images"
+    return "\n".join(
+        [*lines, "", f"{about}; {where_all(results['runs'])}.", f"Photographs: {results['photographs']}.", ""]
+    )
+
+
 def main() -> None:
     """Write every table again from the results files."""
     import api_page
@@ -407,6 +419,7 @@ def main() -> None:
     fill(ROOT / "docs/settings.md", "settings", settings_tables.settings_tables())
     fill(ROOT / "docs/methods/README.md", "scenes", scenes_table(read("scenes")))
     fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(read("scenes_tuning")))
+    fill(ROOT / "docs/experiments.md", "other_pool", other_pool_table(read("other_pool")))
     voc_tables.main()
     voc_figures.main()
     demo = read("demo")
