@@ -273,6 +273,7 @@ def test_there_is_no_page_without_a_method() -> None:
         ("docs/predict-and-export.md", "thresholds", lambda: tables.thresholds_table(results("voc2007/thresholds"))),
         ("docs/review.md", "review", lambda: tables.review_table(results("voc2007/review"))),
         ("docs/backbones.md", "backbones", lambda: tables.backbones_table(results("voc2007/backbones"))),
+        ("docs/experiments.md", "other_pool", lambda: tables.other_pool_table(results("other_pool"))),
         ("docs/shards.md", "stream", lambda: tables.stream_table(results("stream"))),
         ("docs/many-classes.md", "classes", lambda: tables.classes_table(results("classes"))),
         ("SECURITY.md", "fuzz", lambda: tables.fuzz_table(results("fuzz"))),

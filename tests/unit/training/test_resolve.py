@@ -221,6 +221,10 @@ def test_ups_has_the_dropout_it_needs() -> None:
     assert choose({"method": "ups", "dropout": 0.5}, DATA, CPU).settings["dropout"] == 0.5
 
 
+def test_a_single_core_is_no_cores() -> None:
+    assert [str(replace(CPU, cores=cores)) for cores in (1, 2)] == ["1 CPU core", "2 CPU cores"]
+
+
 def test_nothing_is_said_where_everything_was_given() -> None:
     assert choose(Config(data="voc", root="x").to_dict(), DATA, CPU).reasons == ()
 
@@ -359,7 +363,8 @@ def test_the_choice_is_printed(
     command("--out", str(tmp_path / "run"), *photos)
     assert seen["config"].method == "supervised"
     lines = capsys.readouterr().err.splitlines()
-    assert lines[0] == f"chosen for 11 labeled images of 2 classes, on {auto.cores()} CPU cores (flags change it):"
+    machine = Machine("cpu", auto.cores(), "none")
+    assert lines[0] == f"chosen for 11 labeled images of 2 classes, on {machine} (flags change it):"
     assert "  supervised: there are no unlabeled images" in lines
     assert len(lines) == 5
 
