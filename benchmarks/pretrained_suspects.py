@@ -20,6 +20,7 @@ from torch.nn import functional as F
 
 from percentmatch import Config
 from percentmatch.data import load_data
+from percentmatch.labelers import PriorMatch
 from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.models import load_classifier
 from percentmatch.runs.run_folder import RunFolder
@@ -74,10 +75,39 @@ def with_crops(teacher: Network, images: Tensor) -> Tensor:
     return mean_logit([teacher(images), local])
 
 
+def sharper(temperature: float) -> Patch:
+    """Soft targets whose logits are divided by a temperature below one."""
+    usual = PriorMatch._aligned
+
+    def aligned(labeler: PriorMatch, weak: Tensor) -> Tensor:
+        return (usual(labeler, weak).logit(1e-6) / temperature).sigmoid()
+
+    return lambda config: patch.object(PriorMatch, "_aligned", aligned)
+
+
+RECIPE = {
+    **preset_values("voc2007-best"),
+    "backbone": "tf_efficientnet_lite0",
+    "weights": "offline",
+    "official_validation": True,
+    "head_start": "prior",
+    "lr": 1e-4,
+    "total_steps": 1000,
+    "eval_every": 0,
+    "save_every": 1000,
+}
+
+
+def larger(teacher: Network, images: Tensor) -> Tensor:
+    """Networks read images better that are a little larger than in training (Touvron et al. 2019)."""
+    return teacher(F.interpolate(images, scale_factor=8 / 7, mode="bilinear", align_corners=False))
+
+
 SUPERVISED = {"method": "supervised", "options": {"loss": "bce"}}
 PROBE = {"head_start": "probe", "freeze_batch_norm": True}
 LEARNS = {"head_start": "probe"}
 SEVEN = {"labeled_batch": 16, "unlabeled_ratio": 7}
+SOON = {**SEVEN, "options": {"warmup_steps": 50}}
 LONG = {"total_steps": 3000, "save_every": 3000}
 SUSPECTS: dict[str, Suspect] = {
     "probe": Suspect({"method": "probe", "options": {}, "head_start": "probe"}),
@@ -89,15 +119,23 @@ SUSPECTS: dict[str, Suspect] = {
     "priormatch, probe, BatchNorm learns": Suspect(LEARNS),
     "supervised, probe, backbone 0.3": Suspect({**SUPERVISED, **PROBE, "lr": 3e-4, "backbone_lr_ratio": 0.3}),
     "supervised, probe, 500 steps": Suspect({**SUPERVISED, **PROBE, "total_steps": 500}),
+    "supervised, probe, 300 steps": Suspect({**SUPERVISED, **PROBE, "total_steps": 300}),
+    "supervised, probe, 500 steps, lr 2e-4": Suspect({**SUPERVISED, **PROBE, "total_steps": 500, "lr": 2e-4}),
     "supervised, probe, no mixup": Suspect({**SUPERVISED, **PROBE, "mixup": 0.0}),
     "supervised, probe, crops of 0.5": Suspect({**SUPERVISED, **PROBE, "labeled_view": {"crop_scale": 0.5}}),
     "priormatch, probe, seven": Suspect({**PROBE, **SEVEN}),
+    "priormatch, probe, seven, warm-up 50": Suspect({**PROBE, **SEVEN, "options": {"warmup_steps": 50}}),
     "priormatch, probe, seven, lr 2e-4": Suspect({**PROBE, **SEVEN, "lr": 2e-4}),
     "priormatch, probe, seven, long": Suspect({**PROBE, **SEVEN, **LONG}),
     "priormatch, probe, seven, long, lr 2e-4": Suspect({**PROBE, **SEVEN, **LONG, "lr": 2e-4}),
+    "priormatch, probe, seven, BatchNorm learns": Suspect({**LEARNS, **SOON}),
+    "priormatch, probe, seven, sharper 0.7": Suspect({**PROBE, **SOON}, sharper(0.7)),
+    "priormatch, probe, seven, sharper 0.5": Suspect({**PROBE, **SOON}, sharper(0.5)),
+    "priormatch, probe, seven, weight 3": Suspect({**PROBE, **SEVEN, "options": {"weight": 3.0}}),
     "priormatch, probe, both flips": Suspect(PROBE, teacher_sees(both_flips)),
     "priormatch, probe, crops": Suspect(PROBE, teacher_sees(with_crops)),
-    "priormatch, probe, seven, crops": Suspect({**PROBE, **SEVEN}, teacher_sees(with_crops)),
+    "priormatch, probe, seven, crops": Suspect({**PROBE, **SOON}, teacher_sees(with_crops)),
+    "priormatch, probe, seven, larger": Suspect({**PROBE, **SOON}, teacher_sees(larger)),
     "priormatch, probe, crops of 0.5": Suspect({**PROBE, "strong_view": {"crop_scale": 0.5}}),
     "priormatch, probe, ten operations": Suspect({**PROBE, "strong_view": {"ops": 10, "cutout_ratio": 0.5}}),
     "cap, probe, seven": Suspect({"method": "cap", "options": {"loss": "bce", "warmup_steps": 50}, **PROBE, **SEVEN}),
@@ -122,15 +160,4 @@ def other_scores(folder: RunFolder, config: Config) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    recipe = {
-        **preset_values("voc2007-best"),
-        "backbone": "tf_efficientnet_lite0",
-        "weights": "offline",
-        "official_validation": True,
-        "head_start": "prior",
-        "lr": 1e-4,
-        "total_steps": 1000,
-        "eval_every": 0,
-        "save_every": 1000,
-    }
-    search(__doc__, recipe, SUSPECTS, after=other_scores)
+    search(__doc__, RECIPE, SUSPECTS, after=other_scores)

@@ -228,6 +228,8 @@ SELECTS: dict[str, dict] = {  # options with which a method uses unlabeled image
     "uda": {"threshold": 0.55},
     "dash": {"warmup_steps": 5, "decay_steps": 10},
     "cap": {"warmup_steps": 0, "refresh_steps": 10},
+    "mat": {"warmup_steps": 0, "refresh_steps": 10},
+    "dicap": {"warmup_steps": 0, "refresh_steps": 10},
     "ups": {"num_generations": 2, "positive_uncertainty": 1.0, "negative_uncertainty": 1.0},
     "curriculum_labeling": {"share_step": 0.5},
 }

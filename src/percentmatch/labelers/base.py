@@ -176,3 +176,9 @@ def check_weight(**options: float) -> None:
     for name, value in options.items():
         if not 0 <= value < torch.inf:
             raise UserError(f"{name} must be finite and not negative, not {value}")
+
+
+def check_temperature(temperature: float) -> None:
+    """Refuse one that logits cannot be divided by."""
+    if not 0 < temperature < torch.inf:
+        raise UserError(f"temperature must be above 0 and finite, not {temperature}")

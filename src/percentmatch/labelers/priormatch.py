@@ -5,7 +5,7 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from percentmatch.labelers.base import Labeler, UnseenClasses, check_choice, hard_labels
+from percentmatch.labelers.base import Labeler, UnseenClasses, check_choice, check_temperature, hard_labels
 from percentmatch.labelers.histogram import Bins, ScoreHistogram
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
@@ -17,6 +17,8 @@ class PriorMatch(Labeler):
 
     targets: a target is the score itself, with the odds of each class moved ("soft"), or 1 for its highest scores and 0
         for all others ("hard")
+    temperature: the logits of soft targets are divided by it; below 1 they are sharper, and their mean is lower than the
+        prevalence of a class that is rare
     momentum: of the score histogram, from which the prevalence of the scores is read
     num_bins: of the score histogram
     bins: equal in probability ("uniform") or in logit space ("logit", which resolves rare classes)
@@ -37,6 +39,7 @@ class PriorMatch(Labeler):
         *,
         task: Task = "multi-label",
         targets: Targets = "soft",
+        temperature: float = 1.0,
         momentum: float = 0.98,
         num_bins: int = 256,
         bins: Bins = "logit",
@@ -47,8 +50,9 @@ class PriorMatch(Labeler):
     ) -> None:
         super().__init__(facts, task, weight=weight)
         check_choice(Targets, targets=targets)
+        check_temperature(temperature)
         self.leave_out_unseen(unseen_classes)
-        self.soft_targets = targets == "soft"
+        self.soft_targets, self.temperature = targets == "soft", temperature
         self.first_step = max(warmup_steps - 1, 0)  # counted from 1, as percentmatch does
         self.histogram = ScoreHistogram(
             facts.num_classes, num_bins=num_bins, momentum=momentum, bins=bins, bias_correction=bias_correction
@@ -61,7 +65,7 @@ class PriorMatch(Labeler):
         upper = divide.masked_fill(self.unseen, torch.inf)
         mask = torch.ones_like(weak)  # (u, c)
         if self.soft_targets:
-            targets = self._aligned(weak)
+            targets = self._sharpened(self._aligned(weak))
         elif self.task == "single-label":
             targets, mask = hard_labels(weak, self.unseen, self.task)  # all rows but those of an unseen class
         else:
@@ -79,3 +83,11 @@ class PriorMatch(Labeler):
         shifted = (weak.logit(1e-6) + self.histogram.logit_shift(1 - self.negative_ratio)).sigmoid()
         shifted = shifted.masked_fill(self.unseen, 0.0)
         return shifted / shifted.sum(dim=1, keepdim=True) if self.task == "single-label" else shifted
+
+    def _sharpened(self, targets: Tensor) -> Tensor:
+        """Targets (u, c) whose logits are divided by the temperature."""
+        if self.temperature == 1:
+            return targets
+        if self.task == "single-label":
+            return (targets.log() / self.temperature).softmax(dim=1)
+        return (targets.logit() / self.temperature).sigmoid()

@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import torch
 
-from percentmatch.errors import UserError
-from percentmatch.labelers.base import Labeler, check_between
+from percentmatch.labelers.base import Labeler, check_between, check_temperature
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
 
@@ -30,8 +29,7 @@ class UDA(Labeler):
     ) -> None:
         super().__init__(facts, task, weight=weight)
         check_between(0.5, 1, threshold=threshold)
-        if not 0 < temperature < torch.inf:
-            raise UserError(f"temperature must be above 0 and finite, not {temperature}")
+        check_temperature(temperature)
         self.threshold, self.temperature = threshold, temperature
 
     def forward(self, scores: Scores) -> PseudoLabels:
