@@ -158,17 +158,16 @@ def methods(name: str | None = None) -> None:
     from rich.table import Table
 
     from percentmatch.console.tables import show
-    from percentmatch.methods import METHODS, method_row, options_of
-    from percentmatch.training.resolve import own_options
+    from percentmatch.methods import METHODS, method_row, options_of, own_options_in_words
 
     if name:
         print(f"{name}: {method_row(name).summary}\n")
         advice = "Set one with --option NAME=VALUE, or under `options:` in a config file."
-        own = own_options(name)
+        own = own_options_in_words(name)
         table = Table("option", "default", "own data", "meaning", box=None)
         for option in options_of(name).values():
             choices = f" \\[{' | '.join(option.choices)}]" if option.choices else ""
-            table.add_row(option.name, str(option.default), str(own.get(option.name, "")), option.help + choices)
+            table.add_row(option.name, str(option.default), own.get(option.name, ""), option.help + choices)
     else:
         advice = "The options of a method: percentmatch methods NAME"
         table = Table("method", "what it does", box=None)

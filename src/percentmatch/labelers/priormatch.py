@@ -5,7 +5,14 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from percentmatch.labelers.base import Labeler, UnseenClasses, check_choice, check_temperature, hard_labels
+from percentmatch.labelers.base import (
+    Labeler,
+    UnseenClasses,
+    check_between,
+    check_choice,
+    check_temperature,
+    hard_labels,
+)
 from percentmatch.labelers.histogram import Bins, ScoreHistogram
 from percentmatch.records import Facts, PseudoLabels, Scores, Task
 
@@ -17,8 +24,8 @@ class PriorMatch(Labeler):
 
     targets: a target is the score itself, with the odds of each class moved ("soft"), or 1 for its highest scores and 0
         for all others ("hard")
-    temperature: the logits of soft targets are divided by it; below 1 they are sharper, and their mean is lower than the
-        prevalence of a class that is rare
+    temperature: the logits of soft targets are divided by it; below 1 they are sharper
+    prevalence_ratio: the prevalence of a class in the pool is that among the labels times this, at most 1
     momentum: of the score histogram, from which the prevalence of the scores is read
     num_bins: of the score histogram
     bins: equal in probability ("uniform") or in logit space ("logit", which resolves rare classes)
@@ -40,6 +47,7 @@ class PriorMatch(Labeler):
         task: Task = "multi-label",
         targets: Targets = "soft",
         temperature: float = 1.0,
+        prevalence_ratio: float = 1.0,
         momentum: float = 0.98,
         num_bins: int = 256,
         bins: Bins = "logit",
@@ -51,13 +59,15 @@ class PriorMatch(Labeler):
         super().__init__(facts, task, weight=weight)
         check_choice(Targets, targets=targets)
         check_temperature(temperature)
+        check_between(0, 1, prevalence_ratio=prevalence_ratio)
         self.leave_out_unseen(unseen_classes)
         self.soft_targets, self.temperature = targets == "soft", temperature
         self.first_step = max(warmup_steps - 1, 0)  # counted from 1, as percentmatch does
         self.histogram = ScoreHistogram(
             facts.num_classes, num_bins=num_bins, momentum=momentum, bins=bins, bias_correction=bias_correction
         )
-        self.register_buffer("negative_ratio", facts.negative_ratio.float(), persistent=False)  # (c,)
+        negative_ratio = 1 - prevalence_ratio * facts.prevalence  # (c,) in the pool
+        self.register_buffer("negative_ratio", negative_ratio.float(), persistent=False)
 
     def forward(self, scores: Scores) -> PseudoLabels:
         weak = scores.weak.detach().float()  # nothing is learnt through pseudo-labels

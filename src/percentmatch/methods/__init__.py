@@ -60,6 +60,7 @@ class Row:
     defaults: Mapping[str, object] = field(default_factory=dict)  # of options, where they differ from the signature's
     # options that are chosen for somebody's own data: ASL lifts the scores, and most thresholds are for probabilities
     own_data: Mapping[str, object] = field(default_factory=lambda: {"loss": "bce"})
+    from_imagenet: Mapping[str, object] = field(default_factory=dict)  # the same, where it starts from ImageNet weights
 
     @property
     def warmup_options(self) -> tuple[str, ...]:
@@ -122,6 +123,7 @@ METHODS: dict[str, Row] = {
         labelers.PriorMatch,
         "every pair a soft label, each class held to its labeled prevalence",
         {"loss": "bce", "scores": "teacher"},
+        from_imagenet={"temperature": 0.5},
     ),
     "ups": Row(UPS, None, "confident pairs that are certain under dropout, in generations (Rizve et al. 2021)"),
     "curriculum_labeling": Row(
@@ -171,6 +173,24 @@ def checked_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
 def all_options(name: str, options: Mapping[str, object]) -> dict[str, Any]:
     """The options with those that are not given, none of them checked."""
     return {key: option.default for key, option in options_of(name).items()} | dict(options)
+
+
+def own_options(name: str, warmup_steps: int, *, imagenet: bool) -> dict[str, Any]:
+    """The options that somebody's own data gets instead of the defaults; `imagenet` tells the start weights."""
+    row = method_row(name)
+    usual = {**row.own_data, **(row.from_imagenet if imagenet else {}), "warmup_steps": warmup_steps}
+    return {option: value for option, value in usual.items() if option in options_of(name)}
+
+
+def own_options_in_words(name: str) -> dict[str, str]:
+    """The same for any number of steps and any start weights."""
+    imagenet = {**method_row(name).from_imagenet, "prevalence_ratio": "estimated"}
+    words = {
+        **method_row(name).own_data,
+        **{option: f"from ImageNet weights {value}" for option, value in imagenet.items()},
+        "warmup_steps": "steps / 5, at most 300",
+    }
+    return {option: str(value) for option, value in words.items() if option in options_of(name)}
 
 
 def num_students(name: str, options: Mapping[str, object]) -> int:

@@ -177,11 +177,12 @@ def _digest(tensors: Iterable[Tensor]) -> str:
     return found.hexdigest()
 
 
-def start_at_probe(model: Classifier, labeled: Images, card: Card, device: torch.device) -> None:
-    """Make the head the linear probe of the labeled images."""
+def start_at_probe(model: Classifier, labeled: Images, card: Card, device: torch.device) -> Probe:
+    """Make the head the linear probe of the labeled images, which is returned."""
     if not model.head.takes_probe:
         takers = " or ".join(name for name, head in HEADS.items() if head.takes_probe)
         raise UserError(f"only the {takers} head can start as a linear probe, not '{card.head}'; add --head {takers}")
     features = remembered_features(model, labeled, card, device)
     probe = fit_probe(features, labeled.labels.targets.dense(), labeled.labels.known.dense(), card.task)
     model.head.start_at(probe.weight, probe.bias)
+    return probe

@@ -13,7 +13,7 @@ from percentmatch.data import Data, Source, check_classes, count_split
 from percentmatch.data.pixels.cache import cores
 from percentmatch.data.pixels.decode import BadImage
 from percentmatch.data.pixels.images import size_of
-from percentmatch.methods import method_row, num_students, options_of
+from percentmatch.methods import method_row, num_students, options_of, own_options
 from percentmatch.models.classifier import can_fetch
 from percentmatch.models.heads import head_class
 from percentmatch.models.weights import OFFLINE_BACKBONE, OFFLINE_EXTRA, backbone_of, offline_file
@@ -127,7 +127,8 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "pretrained": PRETRAINED_BACKBONE[machine.device],
         "offline": OFFLINE_BACKBONE,
     }
-    method = given.get("method") or _method(options, data)
+    enough = data.unlabeled * 5 >= data.labeled  # unlabeled images, to use them
+    method = given.get("method") or (method_with(options) if enough else ALONE)
     row = method_row(method)
     if on_gpu:
         side, usual_batch, passes, fewest, most = 224, 36, 60, 1000, 10_000
@@ -170,7 +171,7 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
         "strong_view": {"ops": 3 if short else 8, "crop_scale": view["crop_scale"]},
         "method": method,
     }
-    if known := own_options(method, max(min(steps // 5, 300), 1)):
+    if known := own_options(method, max(min(steps // 5, 300), 1), imagenet=imagenet):
         chosen["options"] = known
     settings = merge(chosen, given)
     return Choice(settings, _reasons(settings, given, data, machine, students))
@@ -179,12 +180,6 @@ def choose(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
 def _rate(steps: int, *, imagenet: bool) -> float:
     """The learning rate from weights that have learnt."""
     return 1e-4 if imagenet else float(f"{min(max(MOVES / steps, 1e-4), 1e-3):.1e}")
-
-
-def own_options(method: str, warmup_steps: object = "steps / 5, at most 300") -> dict[str, Any]:
-    """The options of a method that own data gets instead of its defaults."""
-    usual = {**method_row(method).own_data, "warmup_steps": warmup_steps}
-    return {name: value for name, value in usual.items() if name in options_of(method)}
 
 
 def choose_pretraining(given: Mapping[str, Any], data: Amount, machine: Machine) -> Choice:
@@ -211,10 +206,8 @@ def choose_pretraining(given: Mapping[str, Any], data: Amount, machine: Machine)
     return Choice(settings, (f"chosen for {images:,} images (flags change it):", f"  {settings['backbone']}, {size}"))
 
 
-def _method(options: Mapping[str, Any], data: Amount) -> str:
-    """Unlabeled images are used where there are enough; an option that only the paper's rule has asks for that."""
-    if data.unlabeled * 5 < data.labeled:
-        return ALONE
+def method_with(options: Mapping[str, Any]) -> str:
+    """The method that uses unlabeled images with these options: one that only the paper's rule has asks for that."""
     return WITH_UNLABELED if options.keys() <= options_of(WITH_UNLABELED).keys() else PAPER
 
 

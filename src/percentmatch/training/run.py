@@ -39,7 +39,7 @@ from percentmatch.training.loader import Drawn, Loader, Pixels
 from percentmatch.training.loop import Replay, check_finite
 from percentmatch.training.meter import Meter
 from percentmatch.training.optim import Ema, build_optimizer, load_optimizer, lr_at
-from percentmatch.training.probe import folds, start_at_probe
+from percentmatch.training.probe import Probe, folds, start_at_probe
 from percentmatch.training.same_images import SeenImages
 
 INIT = 1_000_003  # random stream of the model's initial weights
@@ -55,7 +55,6 @@ class Run:
     def __init__(
         self, config: Config, folder: RunFolder, data: Data, device: torch.device, *, resumed: bool = False
     ) -> None:
-        self.settings = self.config = config
         self.folder, self.device, self.name = folder, device, config.method
         saved = folder.split if resumed else None
         self.split: Split = split_data(config, data, saved=saved, unlabeled_needed=uses_unlabeled(config.method))
@@ -74,7 +73,7 @@ class Run:
             total_steps=config.total_steps,
             unlabeled_batch=config.labeled_batch * config.unlabeled_ratio,
         )
-        self.method = build_method(config.method, self.facts, config.task, config.options).to(device)
+        self.use(config)
         if self.method.views and not self.split.unlabeled and not data.stream:
             how = "give some by --unlabeled, lower --labeled, or take --method supervised"
             raise UserError(f"method '{config.method}' needs unlabeled images; {how}")
@@ -82,6 +81,7 @@ class Run:
         self.held_out = data.pool.rows(held_out)  # (m,) rows of the pool
         probed = config.head_start == "probe" or not self.method.trains
         self.labeled = data.pool.part(shown.labeled) if probed else None
+        self.probe: Probe | None = None  # that the head of a new run starts as
         self.class_names = data.pool.class_names
         loads = resumed and folder.checkpoints.exist and not self.method.restarts
         self.new_student(loads=loads)
@@ -93,6 +93,11 @@ class Run:
         self.images_per_step = config.labeled_batch * (1 + config.unlabeled_ratio * len(views - {"uniforms"}))
         self.sender, self.meter = Sender(device), Meter()
         self.step, self.drawn_ahead, self.began = 0, {}, time.monotonic()
+
+    def use(self, config: Config) -> None:
+        """Take the settings, and the method with their options, for a run that has not begun."""
+        self.settings = self.config = config
+        self.method = build_method(config.method, self.facts, config.task, config.options).to(self.device)
 
     def new_student(self, first_step: int = 0, *, loads: bool = False) -> None:
         """A model that starts at `first_step`, and what belongs to it: EMA, optimizer, the captured step.
@@ -116,7 +121,7 @@ class Run:
         same = {name: getattr(config, name) for name in OF_THE_MODEL}
         self.card = Card(**same, mean=model.mean, std=model.std, class_names=self.class_names, version=__version__)
         if self.labeled and not loads:
-            start_at_probe(model, self.labeled, self.card, self.device)
+            self.probe = start_at_probe(model, self.labeled, self.card, self.device)
         if is_distributed():
             share_norms(model, on_gpu=self.device.type == "cuda")
         captured = config.cuda_graph and fused_views(self.device) is not None and not is_distributed()
@@ -203,17 +208,18 @@ class RunPool:
         """Scores of all labeled images, and which of them are held out."""
         run = self.run
         rows = torch.cat([run.loader.labeled, run.held_out])
-        scores, _ = self._scores(model, rows)
+        scores, _ = self.scores(model, rows)
         targets, known = run.loader.labels.targets[rows], run.loader.labels.known[rows]
         held_out = torch.arange(len(rows)) >= len(run.loader.labeled)
         return LabeledScores(scores, *(each.to(run.device) for each in (targets, known, held_out)))
 
     def probabilities(self, model: Source, *, dropout_passes: int = 0) -> tuple[Tensor, Tensor | None]:
         """Scores of all unlabeled images; with `dropout_passes`, mean and deviation of so many passes with dropout."""
-        return self._scores(model, self.run.loader.unlabeled, dropout_passes)
+        return self.scores(model, self.run.loader.unlabeled, dropout_passes)
 
     @torch.no_grad()
-    def _scores(self, model: Source, rows: Tensor, dropout_passes: int = 0) -> tuple[Tensor, Tensor | None]:
+    def scores(self, model: Source, rows: Tensor, dropout_passes: int = 0) -> tuple[Tensor, Tensor | None]:
+        """The same of these rows of the pool."""
         run = self.run
         network = run.model if model == "student" else run.ema.model
         assert isinstance(network, Classifier)

@@ -39,8 +39,9 @@ from percentmatch.training.fit_head import fit_heads
 from percentmatch.training.loggers import Logger
 from percentmatch.training.loop import State, run_loop
 from percentmatch.training.plan import plan
+from percentmatch.training.pool_prevalence import choose_prevalence
 from percentmatch.training.pretraining import Pretraining, finish_pretraining, log_pretraining
-from percentmatch.training.resolve import Seen, look, resolve, resolve_pretraining
+from percentmatch.training.resolve import Seen, look, method_with, resolve, resolve_pretraining
 from percentmatch.training.results import finish_run, log_start, log_training, log_validation
 from percentmatch.training.run import Run, refresh
 
@@ -86,7 +87,8 @@ def train_given(
         given = renamed(given)
         given = {name: value for name, value in given.items() if minutes is None or name != "total_steps"}
         settings = Config.from_dict(given, source="settings")
-        settings = replace(settings, options=checked_options(settings.method, settings.options))
+        method = method_with(settings.options) if choose_rest and "method" not in given else settings.method
+        settings = replace(settings, options=checked_options(method, settings.options))
         head_class(settings.head, settings.dropout)  # before any image is read
         backbone_cfg(settings.backbone)
         settings = detected(settings if data is None else replace(settings, data="custom"))
@@ -109,7 +111,9 @@ def train_given(
         for images in (data.pool, data.test) if data and config.task == "single-label" else ():
             check_single(images.labels, images.ids)
         run = Run(config, folder, data or loaded or _load(config, source), device, resumed=resume)
-        _claim(run, resume, partial(folder.create, config, given))
+        if choose_rest and not resume and (line := choose_prevalence(run, given)):
+            _show([line])
+        _claim(run, resume, partial(folder.create, run.config, given))
         if is_main() and not folder.log.size:
             log_start(run)
         validate = log_validation if len(run.validation) else None

@@ -76,6 +76,25 @@ def test_the_targets_are_those_of_a_plain_implementation() -> None:
         mass = momentum * mass + (1 - momentum) * counts / 40
 
 
+def test_a_temperature_divides_the_logits_of_the_targets() -> None:
+    """One half squares the odds: 0.2, odds 1/4, becomes 1/17. With one label an image, rows sum to one again."""
+    labelers = [PriorMatch(facts(30, 5, 0), warmup_steps=0, temperature=each) for each in (1.0, 0.5)]
+    plain, sharp = (labeler(Scores(made_up(0), 0)).targets for labeler in labelers)
+    odds = plain / (1 - plain)
+    torch.testing.assert_close(sharp, odds**2 / (1 + odds**2), rtol=1e-4, atol=1e-7)
+    one = [PriorMatch(facts(10, 40, 50), task="single-label", warmup_steps=0, temperature=each) for each in (1.0, 0.5)]
+    plain, sharp = (labeler(Scores(made_up(1).softmax(1), 0)).targets for labeler in one)
+    torch.testing.assert_close(sharp, plain**2 / (plain**2).sum(1, keepdim=True))
+
+
+def test_a_pool_may_show_the_classes_less_often() -> None:
+    """Half as often as 10 and 40 of 100 labels do: the means become 0.05 and 0.2."""
+    labeler = PriorMatch(facts(10, 40), momentum=0.0, num_bins=400, warmup_steps=0, prevalence_ratio=0.5)
+    weak = torch.rand(4000, 2, generator=torch.Generator().manual_seed(0))
+    labeler(Scores(weak, 0))
+    assert labeler.eval()(Scores(weak, 1)).targets.mean(dim=0).tolist() == pytest.approx([0.05, 0.2], abs=3e-3)
+
+
 @pytest.mark.parametrize("bins", ["uniform", "logit"])
 def test_targets_have_the_labeled_prevalence_as_mean(bins: str) -> None:
     """The order of the scores stays, the mean of each class becomes its labeled share, an unseen class gets 0."""
@@ -149,6 +168,8 @@ def test_as_a_method_it_learns_from_the_average_with_cross_entropy() -> None:
         ({"num_bins": 1}, "num_bins must lie between"),
         ({"momentum": 1.1}, "momentum must lie between"),
         ({"weight": -1.0}, "weight must be finite"),
+        ({"temperature": 0.0}, "temperature must be above 0 and finite, not 0.0"),
+        ({"prevalence_ratio": 1.5}, "prevalence_ratio must lie between 0 and 1, not 1.5"),
     ],
 )
 def test_bad_options_are_named(wrong: dict, named: str) -> None:

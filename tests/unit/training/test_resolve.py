@@ -144,7 +144,10 @@ def test_every_pair_has_a_label_unless_the_papers_rule_is_asked_for() -> None:
     """An option of the thresholds would have no effect where every pair counts."""
     chosen = choose({}, DATA, CPU).settings
     assert chosen["method"] == PRESETS["voc2007-best"]["method"] == "priormatch"
-    assert all_options("priormatch", chosen["options"]) == all_options("priormatch", {"warmup_steps": 20})
+    sharper = {"warmup_steps": 20, "temperature": 0.5}
+    assert all_options("priormatch", chosen["options"]) == all_options("priormatch", sharper)
+    random = choose({"weights": "none"}, DATA, CPU).settings["options"]
+    assert all_options("priormatch", random)["temperature"] == 1  # from random weights scores are not that often right
     assert choose({"options": {"weight": 2}}, DATA, CPU).settings["method"] == "priormatch"
     for given in ({"upper_percentile": 0.9}, {"gate": "auc"}, {"selection": "soft"}, {"schedule": "curriculum"}):
         chosen = choose({"options": given}, DATA, CPU).settings
@@ -175,7 +178,8 @@ def test_the_teacher_of_a_long_run_sees_nearly_the_whole_image(method: str, scor
 @pytest.mark.parametrize("method", [name for name in METHODS if name not in ("percentmatch", "mixmatch", "probe")])
 def test_scores_are_probabilities_with_every_method(method: str) -> None:
     warmup = {"warmup_steps": 20} if "warmup_steps" in options_of(method) else {}  # of 100 steps
-    assert choose({"method": method}, DATA, CPU).settings["options"] == {"loss": "bce"} | warmup
+    sharper = {"temperature": 0.5} if method == "priormatch" else {}
+    assert choose({"method": method}, DATA, CPU).settings["options"] == {"loss": "bce"} | warmup | sharper
 
 
 def test_every_new_student_has_a_whole_training() -> None:
@@ -402,6 +406,9 @@ def test_what_is_chosen_for_own_data_is_said_where_its_default_stands(capsys: py
     rows = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert ["warmup_steps", "300", "steps", "/", "5,", "at", "most", "300", "all"] in [row[:9] for row in rows]
     assert ["scores", "student", "teacher"] in [row[:3] for row in rows]
+    cli.run(["methods", "priormatch"])
+    rows = [line.split() for line in capsys.readouterr().out.splitlines()]
+    assert ["temperature", "1.0", "from", "ImageNet", "weights", "0.5", "the"] in [row[:7] for row in rows]
 
 
 def test_presets_and_scenes_keep_the_papers_values(seen: dict[str, Config], tmp_path: Path) -> None:
