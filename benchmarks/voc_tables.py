@@ -309,6 +309,24 @@ def suspects_table(results: dict[str, Any]) -> str:
     return "\n".join([*lines, "", about, ""])
 
 
+def pretrained_suspects_table(results: dict[str, Any]) -> str:
+    """Runs from ImageNet weights, and what the finished models score on images that are a little larger."""
+    rows = []
+    for group, runs in _groups(results).items():
+        name, _, labeled = group.rpartition("-labeled=")
+        larger = [run["read in other ways"]["8/7"] for run in runs]
+        rows.append([name + ", all labels" * (labeled == "0"), *_tuning_cells(runs), spread(larger, "mAP")])
+    return _grid_table(results, rows, "mAP at 256 pixels")
+
+
+def second_round_table(results: dict[str, Any]) -> str:
+    """The runs of both rounds, and what the models of the first one score together."""
+    rows = [[group, *_tuning_cells(runs)] for group, runs in _groups(results).items()]
+    for name, means in results["together"].items():
+        rows.append([f"together: {name}", *(f"{100 * means[each]:.1f}" for each in ("mAP", "AUC")), "", ""])
+    return _grid_table(results, rows)
+
+
 def loss_table(results: dict[str, Any]) -> str:
     """What each loss ranks like, and how far its probabilities are from the frequencies."""
     lines = ["| loss of the labeled images | validation mAP | AUC | error of the probabilities |", "|---|---|---|---|"]
@@ -368,6 +386,8 @@ BLOCKS: tuple[tuple[str, str, Callable[[dict[str, Any]], str], str], ...] = (
     ("docs/experiments.md", "voc_cpu_start", grid_tuning_table, "voc2007/cpu_start"),
     ("docs/losses.md", "losses", loss_table, "voc2007/losses"),
     ("docs/experiments.md", "voc_pretrained_tuning", grid_tuning_table, "voc2007/pretrained_tuning"),
+    ("docs/experiments.md", "voc_pretrained_suspects", pretrained_suspects_table, "voc2007/pretrained_suspects"),
+    ("docs/experiments.md", "voc_second_round", second_round_table, "voc2007/second_round"),
     ("docs/experiments.md", "voc_cpu_random", grid_tuning_table, "voc2007/cpu_random"),
     ("docs/experiments.md", "voc_cpu_methods", grid_tuning_table, "voc2007/cpu_methods"),
     ("docs/experiments.md", "voc_cpu_long", grid_tuning_table, "voc2007/cpu_long"),
