@@ -1,6 +1,6 @@
 """Does `percentmatch review` find wrong labels? And which threshold is safe with few validation images?
 
-    python benchmarks/review.py --root VOCdevkit      # with the extra offline-weights; about 15 minutes of one core
+    python benchmarks/review.py --root VOCdevkit --photographs "which copy they are"   # needs offline-weights
 
 Features of VOC2007's 5,011 trainval photographs by tf_efficientnet_lite0, as ImageNet left it. For the review, 5% of
 the positive labels are removed and as many false ones added, drawn at random; what was wrong in the data before counts
@@ -110,11 +110,13 @@ def threshold_runs(x: Tensor, targets: Tensor, known: Tensor, card: Card, seed: 
 def main() -> None:
     arguments = argparse.ArgumentParser()
     arguments.add_argument("--root", required=True)
+    arguments.add_argument("--photographs", required=True, help="which copy they are, for the tables")
     arguments.add_argument("--only", choices=("review", "thresholds"))
     given = arguments.parse_args()
     torch.set_num_threads(1)
     x, targets, known, card = features(given.root)
-    facts = {"seeds": SEEDS, "backbone": card.backbone, "images": len(x), **environment(torch.device("cpu"))}
+    facts = {"photographs": given.photographs, "seeds": SEEDS, "backbone": card.backbone, "images": len(x)}
+    facts |= environment(torch.device("cpu"))
     if given.only != "review":
         cuts = [row for seed in SEEDS for row in threshold_runs(x, targets, known, card, seed)]
         means = [

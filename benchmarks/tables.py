@@ -346,6 +346,7 @@ def review_table(results: dict[str, Any]) -> str:
         f"{runs[0]['errors']} were made wrong: {100 * results['share']:.0f}% of the positive ones removed, and as many "
         f"false ones added at random. {results['backbone']}; seeds {seeds}; mean ± standard deviation; "
         f"{where_of(results)}.",
+        f"Photographs: {results['photographs']}.",
         "",
     ]
     return "\n".join(lines)
@@ -355,7 +356,7 @@ def thresholds_table(results: dict[str, Any]) -> str:
     """Macro and micro F1 on other images of each rule, by the number of images that chose the thresholds."""
     words = {
         "used": "as chosen here",
-        "expected": "each class, by what its probabilities expect",
+        "expected": "each class, by expected F1 under the calibrated probabilities",
         "own": "each class, by its labels",
         "half": "0.5",
     }
@@ -372,6 +373,7 @@ def thresholds_table(results: dict[str, Any]) -> str:
         f"{results['labeled']} labels on {results['backbone']}, calibrated on the images that choose its thresholds; "
         f"means of {results['draws']} draws for each of the seeds {', '.join(map(str, results['seeds']))}. Macro F1 of "
         f"the first row has a standard deviation from {most:.1f} to {least:.1f}. {where_of(results)}.",
+        f"Photographs: {results['photographs']}.",
         "",
     ]
     return "\n".join(lines)

@@ -145,7 +145,7 @@ def test_unlabeled_images_of_the_labels_give_way_to_the_stream(files: Path, caps
     data = load_data(config)
     split = split_data(config, data)
     assert (len(split.labeled), split.unlabeled) == (20, ())
-    assert "left out 15 unlabeled images" in capsys.readouterr().err
+    assert "15 unlabeled images outside the shards are not used" in capsys.readouterr().err
 
 
 def test_a_streamed_run_is_compared_with_its_baseline_and_reported(whole: Path, tmp_path: Path, capsys) -> None:

@@ -63,7 +63,7 @@ def test_a_run_leaves_the_files_that_the_contract_names(whole: Path) -> None:
 def test_a_warm_up_of_the_whole_run_is_said(method: str, warmup: int, tmp_path: Path, capsys) -> None:
     options = {"warmup_steps": warmup} | ({"refresh_steps": 6} if method == "cap" else {})
     train(replace(TINY, method=method, options=options, total_steps=6, log_every=1), tmp_path / "run")
-    said = f"{method} learns from unlabeled images after 6 steps and the run has 6: it never does; lower --option"
+    said = f"{method} starts using unlabeled images after 6 steps, but the run has only 6; lower --option"
     more = " or refresh_steps" if method == "cap" else ""
     never = f"{said} warmup_steps{more}, or raise --total-steps" in capsys.readouterr().err
     learnt = [row["unlabeled"] > 0 for row in rows(tmp_path / "run") if row["kind"] == "train"]

@@ -84,7 +84,7 @@ def split_data(
     if data.stream is None:
         return split
     if split.unlabeled:
-        say(f"left out {len(split.unlabeled)} unlabeled images outside the shards: those of the shards replace them")
+        say(f"{len(split.unlabeled)} unlabeled images outside the shards are not used; the shards replace them")
     return replace(split, unlabeled=(), stream=data.stream.digest)
 
 

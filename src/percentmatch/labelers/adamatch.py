@@ -11,7 +11,8 @@ from percentmatch.records import Facts, PseudoLabels, Scores, Task
 class AdaMatch(Labeler):
     """Distribution alignment and relative confidence thresholds (AdaMatch, Berthelot et al. 2022).
 
-    threshold: fraction of the labeled images' mean confidence that an aligned score must exceed
+    threshold: fraction of the labeled images' mean confidence that an aligned score must exceed (AdaMatch's code
+        has 0.9)
     momentum: of the moving means
     weight: of the unlabeled loss
     """

@@ -115,13 +115,13 @@ METHODS: dict[str, Row] = {
     "dicap": Row(
         WeakToStrong,
         labelers.DiCaP,
-        "each pair weighs as it is likely to be right, by held-out labels (Han et al. 2026)",
+        "pseudo-labels weighted by their probability of being right, calibrated on held-out labels (Han et al. 2026)",
         {"scores": "teacher"},
     ),
     "priormatch": Row(
         WeakToStrong,
         labelers.PriorMatch,
-        "every pair a soft label, each class held to its labeled prevalence",
+        "soft pseudo-labels for all pairs; each class's mean matches its prevalence",
         {"loss": "bce", "scores": "teacher"},
         from_imagenet={"temperature": 0.5},
     ),
@@ -129,7 +129,9 @@ METHODS: dict[str, Row] = {
     "curriculum_labeling": Row(
         CurriculumLabeling, None, "the easiest 20, 40, ... 100% of the pool, in rounds (Cascante-Bonilla et al. 2021)"
     ),
-    "cap": Row(CAP, None, "each class's labeled share of the pool, every pass anew (Xie et al. 2023)"),
+    "cap": Row(
+        CAP, None, "top scores of each class are positive, as many as its prevalence gives, each pass (Xie et al. 2023)"
+    ),
 }
 
 

@@ -20,7 +20,7 @@ class MixMatch(Ramped):
     """Mixup over labeled images and two views of each unlabeled one, which both carry its sharpened mean prediction.
 
     temperature: below 1 it sharpens the guesses (T)
-    mixup: fractions of the mixtures come from Beta(mixup, mixup)
+    mixup: fractions of the mixtures come from Beta(mixup, mixup) (the paper has 0.75)
     weight: of the unlabeled loss once its ramp is over
     ramp_ratio: fraction of the steps in which the weight grows linearly from 0
     """

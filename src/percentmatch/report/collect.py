@@ -28,7 +28,7 @@ class RunRecord:
     split: Split | None
     environment: dict[str, Any]
     minutes: float | None  # None: the run has not finished
-    scores: dict[str, ScoreTable]  # at the end, by subset: of the averaged weights, and of the raw ones
+    scores: dict[str, ScoreTable]  # at the end, by subset: of the EMA weights, and of the raw ones
     raw_scores: dict[str, ScoreTable]
     class_names: tuple[str, ...]  # empty if neither a validation nor metrics.json names them
     train: list[dict[str, Any]]  # rows of the log

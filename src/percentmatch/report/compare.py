@@ -81,7 +81,7 @@ def _score_table(entries: Sequence[PageRun], subset: str | None, pairs: Sequence
     minutes = [entry.run.minutes for entry in entries]
     columns["minutes"] = [Cell("not finished" if each is None else f"{each:g}", each) for each in minutes]
     rows = list(zip((entry.run.name for entry in entries), zip(*columns.values(), strict=True), strict=True))
-    words = f"the {subset} images, averaged weights" if subset else "their newest validation images or test images"
+    words = f"the {subset} images, EMA weights" if subset else "their newest validation images or test images"
     return table(f"All runs on {words}, in percent; small: 95% intervals", ["run", *columns], rows)
 
 

@@ -87,7 +87,7 @@ def training(entry: PageRun) -> Html | None:
     means = {metric.mean_title: run.mean_curve(metric.mean) for metric in resampled_metrics().values()}
     *others, last_name = means
     titles = " and ".join([", ".join(others), last_name])
-    averaged = "Means over the classes, by the averaged weights."
+    averaged = "Means over the classes, by the EMA weights."
     figures = [
         named_curves([entry], "Loss", "Each point is the mean since the row before.", "loss", terms),
         named_curves([entry], "Learning rate", "", "rate", rates),
@@ -140,7 +140,7 @@ def pseudo_labels(entry: PageRun) -> Html | None:
     if not figures and not numbers:
         return None
     return join(
-        tag("p", "What the method made of the unlabeled images, class by class. Fig. 2 and 3 are the paper's."),
+        tag("p", "Pseudo-labels class by class. Figure numbers are the paper's."),
         tag("div", *figures, class_="figures"),
         tag("details", tag("summary", "The last numbers as a table"), numbers) if numbers else None,
     )
@@ -154,7 +154,7 @@ def _figures(entry: PageRun) -> list[Html]:
     if labeler and labeler.every_pair:
         rule = "Above the line a pair counts more as positive, below it more as negative; every pair is learnt."
     shaded = "Shaded: the gate. A class below it has no weight, one above it the full weight." if gate else ""
-    averaged, counts = "By the averaged weights.", "How much the pseudo-labels of a class count."
+    averaged, counts = "By the EMA weights.", "How much the pseudo-labels of a class count."
     upper, lower, gap, weights = (run.logged(name) for name in ("upper", "lower", "gap", "weights"))
     figures = [
         _pool(entry),

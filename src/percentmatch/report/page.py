@@ -126,7 +126,7 @@ def class_tables(entry: PageRun) -> Html | None:
     if not tables:
         return None
     titles = " and ".join(metric.title for metric in resampled_metrics().values())
-    about = f"{titles} of the averaged weights, in percent."
+    about = f"{titles} of the EMA weights, in percent."
     if entry.scored:
         about += (
             f" Intervals are 95% percentile intervals of {resamples_of(len(entry.class_names)):,} resamples of the "

@@ -42,7 +42,7 @@ def sentence(entry: PageRun) -> str:
     if found := run.final():
         subset, scores = found
         ends = entry.mean_interval(subset, "AP") if run.scores else None
-        text += f" Its averaged weights reach a mAP of {percent(scores.means['mAP'])}%"
+        text += f" Its EMA weights reach a mAP of {percent(scores.means['mAP'])}%"
         text += f" (95% interval {span(ends)})" if ends else ""
         text += f" and an AUC of {percent(scores.means['AUC'])}% on {scores.num_images:,} {subset} images."
     return text
@@ -98,7 +98,7 @@ def _notes(entry: PageRun) -> list[str]:
 
 
 def _score_table(run: RunRecord) -> Html | None:
-    kinds = ((run.scores, "averaged weights"), (run.raw_scores, "raw weights"))
+    kinds = ((run.scores, "EMA weights"), (run.raw_scores, "raw weights"))
     found = [(f"{subset}, {words}", each[subset]) for subset in run.scores for each, words in kinds]
     titles = {each.mean: each.mean_title for each in CLASS_METRICS.values()}
     titles |= {name: metric.title for name, metric in OVERALL_METRICS.items()}

@@ -124,7 +124,7 @@ def decide(
 
 
 def _shared_threshold(logits: Tensor, known: Tensor, precision: float | None, recall: float | None) -> float:
-    """The best threshold for all classes at once by what the calibrated probabilities expect of all known pairs.
+    """The threshold for all classes at once that is best in expectation under the calibrated probabilities.
 
     For a class with few positives the probabilities stand for its labels, which would choose by chance. If it has few
     scores as well, a cut between two of these would be chance, too.

@@ -95,7 +95,7 @@ def _numbers(values: Mapping[str, Any], names: Iterable[str], *needed: str) -> d
 
 
 def final_scores(results: Mapping[str, Any], weights: str = "ema") -> dict[str, ScoreTable]:
-    """The table of each subset that metrics.json or a results file holds, of the averaged weights or the raw ones."""
+    """The table of each subset that metrics.json or a results file holds, of the EMA weights or the raw ones."""
     return {subset: ScoreTable.from_dict(results[subset][weights]) for subset in SUBSETS if subset in results}
 
 

@@ -230,7 +230,7 @@ say("They appear here once there is an image.");
 ask("/health").then((about) => {
   model = about;
   const classes = about.classes === 1 ? "1 class" : `${about.classes} classes`;
-  const task = about.task === "single-label" ? "one label an image" : "any number of labels an image";
+  const task = about.task === "single-label" ? "exactly one label per image" : "any number of labels per image";
   $("about").textContent = `Model “${about.model}”: ${classes}, ${task}`;
   document.title = `${about.model}: labels of images`;
 }).catch((error) => say("", error.message));

@@ -51,7 +51,7 @@ class DataSettings:
     """Leave out the images in --images that --labels does not name. Else they count as unlabeled, but for those in
     folders called test, validation or the like."""
     shuffle_buffer: Annotated[int, DATA(low=1, high=100_000_000)] = 10_000
-    """Of streamed shards: images that are shuffled with each other, beside the order of the shards."""
+    """Images of streamed shards are shuffled within blocks of this many; the shards come in a random order."""
     classes: Annotated[str, DATA(kinds=FILES)] = ""
     """The classes to learn, separated by commas; empty takes all. In a column of labels, any other is an error."""
     drop_empty: Annotated[bool, DATA(kinds=("coco",))] = False
@@ -65,7 +65,7 @@ class DataSettings:
     scenes_test: Annotated[int, DATA(low=1, high=1_000_000)] = 1000
     """Scenes drawn for the final test."""
     task: Annotated[Literal["multi-label", "single-label"], DATA()] = "multi-label"
-    """Several labels an image, or exactly one."""
+    """Several labels per image, or exactly one."""
     labeled: Annotated[float, DATA(low=0, high=MANY, draws=True)] = 0
     """Images whose labels are used: a fraction of those with labels if below 1, else their number; 0 takes all."""
     validation: Annotated[float, DATA(low=0, high=MANY, draws=True)] = 0.1
@@ -73,8 +73,8 @@ class DataSettings:
     official_validation: Annotated[bool, DATA(kinds=("voc", "custom"), draws=True)] = False
     """Validate on VOC's own val part instead. Rows of --labels whose part says validation are always used so."""
     split_kind: Annotated[Literal["auto", "random", "every-class", "field"], DATA(draws=True)] = "auto"
-    """At random, as in the paper; or so that every class is labeled and validated where possible, which auto does for
-    your own files; or field: the labeled images of CAP, D2L and DiCaP, whose own are those of --split-seed 1."""
+    """random: as in the paper; every-class: each class is labeled and validated where possible (auto, for your own
+    files); field: the split of CAP, D2L and DiCaP (theirs: --split-seed 1)."""
     split_seed: Annotated[int, DATA(low=0, high=2**62, draws=True)] = 0
     """Seed of the split into labeled, unlabeled and validation images."""
     split_file: Annotated[str, DATA(path="more")] = ""
@@ -100,7 +100,7 @@ class SharedSettings(DataSettings):
     """What a run and the pretraining that it begins from have in common."""
 
     backbone: Annotated[str, MODEL(own="for weights and machine")] = "resnet50"
-    """Any timm model, or resnet50_v1, whose weights of 2015 have the strides elsewhere."""
+    """Any timm model, or resnet50_v1, the original ResNet50 with the stride in the first convolution of a block."""
     frame: Annotated[Literal["squash", "center"], VIEWS()] = "squash"
     """Squeeze the whole image into a square, or keep its central square."""
     seed: Annotated[int, RUN(low=0, high=2**62)] = 0
@@ -129,7 +129,7 @@ class Config(SharedSettings):
     """Start a new head at random, at the classes' frequencies among the labels, or as a linear probe: the classifier
     that fits the labels best while the backbone stays as it is."""
     freeze_batch_norm: Annotated[bool, MODEL(own="from ImageNet weights yes")] = False
-    """Normalise by the statistics of the start weights, which stay as they are; not by those of each batch."""
+    """Keep BatchNorm's running statistics as in the start weights; do not use batch statistics."""
     dropout: Annotated[float, MODEL(low=0, high=1, own="0.2 with --method ups")] = 0.0
     """Before the linear head."""
     image_size: Annotated[int, MODEL(low=1, high=MOST_PIXELS, own=IMAGE_SIZE)] = 224
@@ -164,7 +164,7 @@ class Config(SharedSettings):
     clip_grad: Annotated[float, TRAINING(low=0, high=MANY)] = 0.0
     """Largest gradient norm; 0 does not clip."""
     ema_decay: Annotated[float, TRAINING(low=0, high=1, own="1 - 10 / total_steps, 0.9 to 0.999")] = 0.999
-    """Of the averaged model, which is the one evaluated and saved; never more than (1 + step) / (10 + step)."""
+    """Decay of the EMA of the weights, which is evaluated and saved; at most (1 + step) / (10 + step)."""
     precision: Annotated[Literal["auto", "float32", "bfloat16", "float64"], TRAINING(machine=True)] = "auto"
     """Of the network's arithmetic; auto is bfloat16 on a GPU and float32 on a CPU."""
 

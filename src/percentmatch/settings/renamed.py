@@ -43,7 +43,7 @@ TABLE = (
         ),
         gone={"selection": ("all",), "targets": ()},
         obvious={"targets": "hard"},
-        advice="every pair is labeled, at the labeled prevalence, by --method priormatch, which has no gate",
+        advice="use --method priormatch, which labels every pair at its class's prevalence and has no gate",
     ),
 )
 

@@ -27,10 +27,11 @@ def log_start(run: Run) -> None:
     unseen = [name for name, never in zip(run.test.class_names, run.facts.unseen.tolist(), strict=True) if never]
     run.folder.log.append({"step": 0, "kind": "start", "split": run.split.digest, "unseen_classes": unseen})
     if unseen:
-        print_to_stderr(f"no labeled image shows {several(unseen)}: never a positive pseudo-label")
+        they = "it gets" if len(unseen) == 1 else "they get"
+        print_to_stderr(f"no labeled image shows {several(unseen)}, so {they} no positive pseudo-labels")
     if (first := run.method.first_step) >= (total := run.config.total_steps):
         options = " or ".join(method_row(run.config.method).warmup_options)
-        late = f"learns from unlabeled images after {first:,} steps and the run has {total:,}: it never does"
+        late = f"starts using unlabeled images after {first:,} steps, but the run has only {total:,}"
         print_to_stderr(f"{run.config.method} {late}; lower --option {options}, or raise --total-steps")
 
 

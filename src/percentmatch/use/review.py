@@ -118,7 +118,7 @@ def _frozen(model: Classifier, config: Config, card: Card) -> Classifier:
     if config.weights == "none":
         print_to_stderr(
             "this run began from random weights, so the features are those of its own network, which has learnt from "
-            "these labels: wrong ones that it knows by heart are not found; a run from pretrained weights finds more"
+            "these labels: wrong ones that it has memorised are not found; a run from pretrained weights finds more"
         )
         return model
     device = next(model.parameters()).device

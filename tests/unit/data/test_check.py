@@ -304,7 +304,7 @@ def test_images_with_another_number_of_labels(photos: Photos) -> None:
     assert images_of(found["no label"]) == [["3.jpg"]]
     assert not photos.result["serious"]
     found = photos.check(task="single-label")
-    assert images_of(found["labels an image"]) == [["3.jpg"], ["4.jpg"]]
+    assert images_of(found["number of labels"]) == [["3.jpg"], ["4.jpg"]]
     assert photos.result["serious"]
 
 

@@ -122,7 +122,7 @@ def _labels(settings: DataSettings, manifest: Manifest) -> list[Finding]:
         number = f" has {counts[row]} labels" if single else ""
         items.append(_item(manifest.ids[row], f"{manifest.sources[row]}: {manifest.ids[row]}{number}"))
     if single:
-        return found("labels an image", "serious", "images that have not exactly one label", items)
+        return found("number of labels", "serious", "images that have not exactly one label", items)
     return found("no label", "note", "labeled images that show none of the classes", items)
 
 
