@@ -10,6 +10,7 @@ import yaml
 from PIL import Image
 
 from percentmatch import Config
+from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import to_repeat
 from percentmatch.training import pool_prevalence
 from percentmatch.training.start import train_given
@@ -94,3 +95,11 @@ def test_only_a_run_that_starts_as_a_probe_and_has_the_option_looks(
 ) -> None:
     monkeypatch.setattr(pool_prevalence, "prevalence_ratio", lambda *_: pytest.fail("looked"))
     assert Config.from_dict(to_repeat(run(pictures, "other", tmp_path / "run", **given), "it"))
+
+
+def test_one_view_may_be_given_for_two(pictures: Path, tmp_path: Path) -> None:
+    """The same object twice is written twice, as aliases are not read again."""
+    view = {"ops": 1, "strength": 0.2}
+    written = run(pictures, "alike", tmp_path / "run", labeled_view=view, weak_view=view)
+    assert written["given"]["labeled_view"] == written["given"]["weak_view"] == view
+    assert RunFolder(tmp_path / "run").read_config().weak_view.strength == 0.2

@@ -32,6 +32,13 @@ from percentmatch.settings.renamed import renamed
 ALWAYS_THERE = ("data", "method", "seed")  # the first setting, one in the middle and one of the last: the file is whole
 
 
+class WithoutAliases(yaml.SafeDumper):
+    """Writes a value that stands twice as often; aliases are not read again."""
+
+    def ignore_aliases(self, data: object) -> bool:
+        return True
+
+
 class Folder(ABC):
     """What the folders of a run and of a pretraining share: settings, split, environment, log and checkpoints.
 
@@ -82,7 +89,7 @@ class Folder(ABC):
         """Make the folder unless it is held, and write what is known before training; paths are absolute."""
         self.path.mkdir(parents=True, exist_ok=True)
         values = {name: with_absolute_paths(each) for name, each in sections(settings, given).items()}
-        write_atomic(self.config, yaml.safe_dump(values, sort_keys=False).encode())
+        write_atomic(self.config, yaml.dump(values, Dumper=WithoutAliases, sort_keys=False).encode())
         self.complete(split, device)
 
     def complete(self, split: Split, device: torch.device) -> None:

@@ -207,7 +207,7 @@ def _eight_bits(values: np.ndarray) -> np.ndarray:
     """Grey values from 0 to full scale as 0 to 255. Full scale is 65535, of floats the first of 1, 255 and 65535 that
     is not exceeded; values beyond, or below 0, are stretched from the image's smallest to its largest."""
     grey = np.nan_to_num(values.astype(np.float64), nan=0, posinf=0, neginf=0)
-    low, high = grey.min(), grey.max()
+    low, high = np.min(grey), np.max(grey)
     scales = (1, 255, 65535) if values.dtype.kind == "f" else (65535,)
     low, high = next(((0, full) for full in scales if low >= 0 and high <= full), (low, high))
     return ((grey - low) * (255 / max(high - low, 1e-9))).round().astype(np.uint8)
