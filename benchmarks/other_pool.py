@@ -3,8 +3,8 @@
     python benchmarks/other_pool.py --voc VOCdevkit/VOC2007 --coco COCO --photographs TEXT   # needs offline-weights
 
 220 images of VOC's train half have labels, the first 800 of its val half are scored, 1,000 of COCO's val2014 are the
-pool. Trains what `train` chooses on this machine with three methods; writes results/other_pool.json and the table in
-docs/experiments.md.
+pool. Trains what `train` chooses on this machine with three methods, the last one also without its look at the pool;
+writes results/other_pool.json and the table in docs/experiments.md.
 """
 
 import argparse
@@ -62,17 +62,24 @@ def main() -> None:
         folder = Path(name)
         write_labels(given.voc, folder / "labels.csv")
         copy_pool(given.coco, folder / "pool")
-        for method in ("probe", "supervised", "priormatch"):
+        for group, options in {
+            "probe": {},
+            "supervised": {},
+            "priormatch": {},
+            "priormatch, prevalence_ratio=1": {"prevalence_ratio": 1.0},
+            "priormatch, prevalence_ratio=1, temperature=1": {"prevalence_ratio": 1.0, "temperature": 1.0},
+        }.items():
             fit(
                 labels=str(folder / "labels.csv"),
                 images=str(given.voc / "JPEGImages"),
                 only_named=True,
                 unlabeled=str(folder / "pool"),
                 weights="offline",
-                method=method,
-                out=folder / method,
+                method=group.partition(",")[0],
+                **({"options": options} if options else {}),
+                out=folder / group,
             )
-            runs.append(summary(RunFolder(folder / method), method))
+            runs.append(summary(RunFolder(folder / group), group))
     for run in runs:
         for place in ("labels", "images", "unlabeled"):  # of this machine
             run["settings"].pop(place)

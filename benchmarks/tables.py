@@ -400,10 +400,11 @@ def backbones_table(results: dict[str, Any]) -> str:
 
 def other_pool_table(results: dict[str, Any]) -> str:
     """Test scores of what `train` hands over with a pool that shows none of the classes."""
-    lines = ["| method | test mAP | AUC | steps |", "|---|---|---|---|"]
+    lines = ["| run | prevalence_ratio | test mAP | AUC | steps |", "|---|---|---|---|---|"]
     for run in results["runs"]:
         mean_ap, auc = (100 * run["test"]["ema"][name] for name in ("mAP", "AUC"))
-        lines.append(f"| {run['method']} | {mean_ap:.1f} | {auc:.1f} | {run['step']} |")
+        ratio = run["settings"]["options"].get("prevalence_ratio", "")
+        lines.append(f"| {run['group']} | {ratio} | {mean_ap:.1f} | {auc:.1f} | {run['step']} |")
     about = f"One seed, {results['runs'][0]['test']['ema']['num_images']:,} test images"
     return "\n".join(
         [*lines, "", f"{about}; {where_all(results['runs'])}.", f"Photographs: {results['photographs']}.", ""]
