@@ -76,7 +76,7 @@ def main() -> None:
                 unlabeled=str(folder / "pool"),
                 weights="offline",
                 method=group.partition(",")[0],
-                **({"options": options} if options else {}),
+                options=options,
                 out=folder / group,
             )
             runs.append(summary(RunFolder(folder / group), group))

@@ -10,6 +10,8 @@ import yaml
 from PIL import Image
 
 from percentmatch import Config
+from percentmatch.data import unlabeled_manifest
+from percentmatch.data.shards.write import write_shards
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.settings.config import to_repeat
 from percentmatch.training import pool_prevalence
@@ -69,6 +71,13 @@ def test_a_pool_that_shows_none_of_the_classes_is_noticed(
     assert f"(estimated on 60 of them): --option prevalence_ratio={chosen['prevalence_ratio']}; give 1" in said
     assert run(pictures, "alike", tmp_path / "alike")["chosen"]["options"]["prevalence_ratio"] == 1
     assert "the unlabeled images show" not in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("pool", "least", "most"), [("other", 0, 0.1), ("alike", 1, 1)])
+def test_a_pool_in_shards_is_looked_at(pictures: Path, tmp_path: Path, pool: str, least: float, most: float) -> None:
+    write_shards(unlabeled_manifest(pictures / pool, tuple(COLOURS)), tmp_path / "shards", images_per_shard=9)
+    chosen = run(pictures, pool, tmp_path / "run", unlabeled=str(tmp_path / "shards"))["chosen"]["options"]
+    assert least <= chosen["prevalence_ratio"] <= most
 
 
 def test_the_estimate_is_what_the_run_learns_by(

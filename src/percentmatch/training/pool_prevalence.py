@@ -4,30 +4,44 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
+import torch
+from torch import Tensor
+
 from percentmatch.console.notices import doing
 from percentmatch.methods import options_of
 from percentmatch.records import scores_of
+from percentmatch.scoring.predictions import probabilities
 from percentmatch.scoring.prevalence import prevalence_ratio
-from percentmatch.training.run import Run, RunPool
+from percentmatch.training.run import Run
 
 OPTION = "prevalence_ratio"
-LOOKED_AT = 500  # unlabeled images
+LOOKED_AT, PLACES = 500, 5  # unlabeled images; of a stream, from so many places
 
 
 def choose_prevalence(run: Run, given: Mapping[str, Any]) -> str | None:
     """Set the option of a run that starts as a probe, if its method has it and it was not given; a line if not 1."""
-    config, unlabeled, labeled = run.config, run.loader.unlabeled, run.labeled
+    config, labeled = run.config, run.labeled
     wanted = OPTION in options_of(config.method) and OPTION not in given.get("options", {})
-    if not (wanted and run.probe and labeled and len(unlabeled)) or config.task == "single-label":
+    if not (wanted and run.probe and labeled) or config.task == "single-label":
         return None
     doing("looking at the unlabeled images")
-    rows = unlabeled[:: max(len(unlabeled) // LOOKED_AT, 1)][:LOOKED_AT]
-    pool, _ = RunPool(run).scores("student", rows)
+    pixels = _unlabeled(run)
+    with torch.compiler.set_stance("force_eager"):
+        pool = probabilities(run.model, pixels, run.card, run.device)  # (m, c)
     held_out = scores_of(run.probe.held_out, config.task)
     targets, known = labeled.labels.targets.dense(), labeled.labels.known.dense()
-    ratio = round(prevalence_ratio(held_out, targets, known, pool.cpu()), 2)
+    ratio = round(prevalence_ratio(held_out, targets, known, pool), 2)
     run.use(replace(config, options={**config.options, OPTION: ratio}))
     if ratio == 1:
         return None
     shown = f"the unlabeled images show the classes about {ratio:.0%} as often as the labeled ones"
-    return f"{shown} (estimated on {len(rows)} of them): --option {OPTION}={ratio}; give 1 for as often"
+    return f"{shown} (estimated on {len(pixels)} of them): --option {OPTION}={ratio}; give 1 for as often"
+
+
+def _unlabeled(run: Run) -> Tensor:
+    """Some unlabeled images, spread over all of them: (m, 3, h, w)."""
+    rows, stream = run.loader.unlabeled, run.loader.pixels.stream
+    if stream:
+        count = min(LOOKED_AT, len(stream)) // PLACES or 1
+        return torch.cat([stream.rows(len(stream) * place // PLACES, count) for place in range(PLACES)])
+    return run.loader.pixels.pool[rows[:: max(len(rows) // LOOKED_AT, 1)][:LOOKED_AT].to(run.loader.pixels.pool.device)]

@@ -208,18 +208,17 @@ class RunPool:
         """Scores of all labeled images, and which of them are held out."""
         run = self.run
         rows = torch.cat([run.loader.labeled, run.held_out])
-        scores, _ = self.scores(model, rows)
+        scores, _ = self._scores(model, rows)
         targets, known = run.loader.labels.targets[rows], run.loader.labels.known[rows]
         held_out = torch.arange(len(rows)) >= len(run.loader.labeled)
         return LabeledScores(scores, *(each.to(run.device) for each in (targets, known, held_out)))
 
     def probabilities(self, model: Source, *, dropout_passes: int = 0) -> tuple[Tensor, Tensor | None]:
         """Scores of all unlabeled images; with `dropout_passes`, mean and deviation of so many passes with dropout."""
-        return self.scores(model, self.run.loader.unlabeled, dropout_passes)
+        return self._scores(model, self.run.loader.unlabeled, dropout_passes)
 
     @torch.no_grad()
-    def scores(self, model: Source, rows: Tensor, dropout_passes: int = 0) -> tuple[Tensor, Tensor | None]:
-        """The same of these rows of the pool."""
+    def _scores(self, model: Source, rows: Tensor, dropout_passes: int = 0) -> tuple[Tensor, Tensor | None]:
         run = self.run
         network = run.model if model == "student" else run.ema.model
         assert isinstance(network, Classifier)
