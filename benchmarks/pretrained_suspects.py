@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from percentmatch import Config
 from percentmatch.data import load_data
-from percentmatch.labelers import PriorMatch
 from percentmatch.methods.weak_to_strong import WeakToStrong
 from percentmatch.models import load_classifier
 from percentmatch.runs.run_folder import RunFolder
 from percentmatch.scoring.predictions import evaluate, probabilities
+from percentmatch.settings.declare import merge
 from percentmatch.settings.presets import preset_values
 
 Network = Callable[[Tensor], Tensor]
@@ -75,14 +75,9 @@ def with_crops(teacher: Network, images: Tensor) -> Tensor:
     return mean_logit([teacher(images), local])
 
 
-def sharper(temperature: float) -> Patch:
-    """Soft targets whose logits are divided by a temperature below one."""
-    usual = PriorMatch._aligned
-
-    def aligned(labeler: PriorMatch, weak: Tensor) -> Tensor:
-        return (usual(labeler, weak).logit(1e-6) / temperature).sigmoid()
-
-    return lambda config: patch.object(PriorMatch, "_aligned", aligned)
+def larger(teacher: Network, images: Tensor) -> Tensor:
+    """Networks read images better that are a little larger than in training (Touvron et al. 2019)."""
+    return teacher(F.interpolate(images, scale_factor=8 / 7, mode="bilinear", align_corners=False))
 
 
 RECIPE = {
@@ -96,18 +91,13 @@ RECIPE = {
     "eval_every": 0,
     "save_every": 1000,
 }
-
-
-def larger(teacher: Network, images: Tensor) -> Tensor:
-    """Networks read images better that are a little larger than in training (Touvron et al. 2019)."""
-    return teacher(F.interpolate(images, scale_factor=8 / 7, mode="bilinear", align_corners=False))
-
-
 SUPERVISED = {"method": "supervised", "options": {"loss": "bce"}}
 PROBE = {"head_start": "probe", "freeze_batch_norm": True}
 LEARNS = {"head_start": "probe"}
 SEVEN = {"labeled_batch": 16, "unlabeled_ratio": 7}
 SOON = {**SEVEN, "options": {"warmup_steps": 50}}
+SHARP = {**PROBE, **SEVEN, "options": {"warmup_steps": 50, "temperature": 0.5}}
+TEN = {"ops": 10, "cutout_ratio": 0.5}
 LONG = {"total_steps": 3000, "save_every": 3000}
 SUSPECTS: dict[str, Suspect] = {
     "probe": Suspect({"method": "probe", "options": {}, "head_start": "probe"}),
@@ -129,16 +119,32 @@ SUSPECTS: dict[str, Suspect] = {
     "priormatch, probe, seven, long": Suspect({**PROBE, **SEVEN, **LONG}),
     "priormatch, probe, seven, long, lr 2e-4": Suspect({**PROBE, **SEVEN, **LONG, "lr": 2e-4}),
     "priormatch, probe, seven, BatchNorm learns": Suspect({**LEARNS, **SOON}),
-    "priormatch, probe, seven, sharper 0.7": Suspect({**PROBE, **SOON}, sharper(0.7)),
-    "priormatch, probe, seven, sharper 0.5": Suspect({**PROBE, **SOON}, sharper(0.5)),
+    "priormatch, probe, seven, sharper 0.7": Suspect(merge(SHARP, {"options": {"temperature": 0.7}})),
+    "priormatch, probe, seven, sharper 0.5": Suspect(SHARP),
+    "priormatch, probe, seven, sharper 0.3": Suspect(merge(SHARP, {"options": {"temperature": 0.3}})),
+    "priormatch, probe, seven, sharper 0.5, ten operations": Suspect({**SHARP, "strong_view": TEN}),
+    "priormatch, probe, seven, sharper 0.5, weight 2": Suspect(merge(SHARP, {"options": {"weight": 2.0}})),
+    "priormatch, probe, seven, sharper 0.5, backbone 0.3": Suspect({**SHARP, "lr": 3e-4, "backbone_lr_ratio": 0.3}),
+    "priormatch, probe, seven, sharper 0.5, no mixup": Suspect({**SHARP, "mixup": 0.0}),
+    "priormatch, probe, seven, sharper 0.5, long": Suspect({**SHARP, **LONG}),
+    "priormatch, probe, sharper 0.5": Suspect({**PROBE, "options": SHARP["options"]}),
     "priormatch, probe, seven, weight 3": Suspect({**PROBE, **SEVEN, "options": {"weight": 3.0}}),
     "priormatch, probe, both flips": Suspect(PROBE, teacher_sees(both_flips)),
     "priormatch, probe, crops": Suspect(PROBE, teacher_sees(with_crops)),
     "priormatch, probe, seven, crops": Suspect({**PROBE, **SOON}, teacher_sees(with_crops)),
     "priormatch, probe, seven, larger": Suspect({**PROBE, **SOON}, teacher_sees(larger)),
     "priormatch, probe, crops of 0.5": Suspect({**PROBE, "strong_view": {"crop_scale": 0.5}}),
-    "priormatch, probe, ten operations": Suspect({**PROBE, "strong_view": {"ops": 10, "cutout_ratio": 0.5}}),
-    "cap, probe, seven": Suspect({"method": "cap", "options": {"loss": "bce", "warmup_steps": 50}, **PROBE, **SEVEN}),
+    "priormatch, probe, ten operations": Suspect({**PROBE, "strong_view": TEN}),
+    **{
+        f"{method}, probe, seven": Suspect({"method": method, **PROBE, **SEVEN, "options": {"loss": "bce", **more}})
+        for method, more in {
+            "cap": {"warmup_steps": 50},
+            "mat": {"warmup_steps": 50},
+            "dicap": {"warmup_steps": 50},
+            "fixmatch": {"variant": "symmetric", "scores": "teacher"},
+            "percentmatch": {"warmup_steps": 50, "scores": "teacher"},
+        }.items()
+    },
 }
 
 

@@ -68,7 +68,7 @@ def test_a_pool_that_shows_none_of_the_classes_is_noticed(
     assert chosen["prevalence_ratio"] < 0.1
     said = capsys.readouterr().err
     assert "the unlabeled images show the classes about" in said
-    assert f"(estimated on 60 of them): --option prevalence_ratio={chosen['prevalence_ratio']}; give 1" in said
+    assert f"(estimated from 60 of them), so prevalence_ratio is {chosen['prevalence_ratio']}; to expect" in said
     assert run(pictures, "alike", tmp_path / "alike")["chosen"]["options"]["prevalence_ratio"] == 1
     assert "the unlabeled images show" not in capsys.readouterr().err
 

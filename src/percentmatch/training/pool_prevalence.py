@@ -35,7 +35,8 @@ def choose_prevalence(run: Run, given: Mapping[str, Any]) -> str | None:
     if ratio == 1:
         return None
     shown = f"the unlabeled images show the classes about {ratio:.0%} as often as the labeled ones"
-    return f"{shown} (estimated on {len(pixels)} of them): --option {OPTION}={ratio}; give 1 for as often"
+    how = f"to expect as many positives as among the labels, add --option {OPTION}=1"
+    return f"{shown} (estimated from {len(pixels)} of them), so {OPTION} is {ratio}; {how}"
 
 
 def _unlabeled(run: Run) -> Tensor:
