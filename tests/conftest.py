@@ -1,5 +1,6 @@
 """Two workers fill two cores, so each test uses one thread."""
 
+import os
 import signal
 import socket
 
@@ -7,6 +8,8 @@ import pytest
 import torch
 
 torch.set_num_threads(1)
+if not torch.cuda.is_available():
+    os.environ["TRITON_INTERPRET"] = "1"  # before triton is imported: its interpreter runs the kernels
 if signal.getsignal(signal.SIGINT) == signal.SIG_IGN:  # in a background job; the tests of Ctrl-C need to hear it
     signal.signal(signal.SIGINT, signal.default_int_handler)
 pytest.register_assert_rewrite("near")

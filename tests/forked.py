@@ -28,11 +28,16 @@ def exit_code(process: BaseProcess, seconds: float = 120) -> int | None:
     return code
 
 
-def _work(call: Callable[..., object], values: tuple[Any, ...], said: Path) -> None:
-    with open(said, "wb") as file:
-        os.dup2(file.fileno(), 1)
-        os.dup2(file.fileno(), 2)
+def print_to(printed: Path, said: Path) -> None:
+    """Let the streams of this process go to these files from now on."""
+    for number, path in ((1, printed), (2, said)):
+        with open(path, "ab") as file:
+            os.dup2(file.fileno(), number)
     sys.stdout = sys.__stdout__ = os.fdopen(1, "w", encoding="utf-8", closefd=False)
     sys.stderr = sys.__stderr__ = os.fdopen(2, "w", encoding="utf-8", closefd=False, buffering=1)
+
+
+def _work(call: Callable[..., object], values: tuple[Any, ...], said: Path) -> None:
+    print_to(said, said)
     torch.set_num_threads(1)
     call(*values)
