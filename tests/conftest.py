@@ -14,9 +14,12 @@ pytest.register_assert_rewrite("near")
 pytest_plugins = ["browser"]
 
 
-def pytest_configure(config: pytest.Config) -> None:
-    if config.getoption("numprocesses", None):
+def pytest_addoption(pluginmanager: pytest.PytestPluginManager) -> None:
+    """Called before the conftest.py of another folder is imported."""
+    given = pluginmanager.get_plugin("pytestconfig").known_args_namespace
+    if getattr(given, "numprocesses", None) and "PYTEST_XDIST_WORKER" not in os.environ:
         return  # this process only hands the tests out, so it needs no torch
+    os.fsync = os.fstat  # no test cuts the power, so none waits for the disk; a descriptor must still be open
     gc.disable()  # until all is imported: there is nothing to find
     import torch
 
