@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from torch import Tensor, nn
 
+from forked import exit_code, start_copy
 from percentmatch.errors import UserError
 from percentmatch.labelers import Labeler
 from percentmatch.methods import METHODS, Method, build_method, declared_options, method_row, options_of, uses_unlabeled
@@ -404,7 +404,6 @@ def learn(name: str, half: int | None = None) -> dict[str, Tensor]:
 
 
 def _rank(rank: int, port: str, folder: Path) -> None:
-    torch.set_num_threads(1)
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     for name in METHODS:
         torch.save(learn(name, rank), folder / f"{name}-{rank}.pt")
@@ -419,12 +418,9 @@ def two_ranks(tmp_path_factory: pytest.TempPathFactory) -> Path:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         port = str(listener.getsockname()[1])
-    ranks = [mp.get_context("spawn").Process(target=_rank, args=(rank, port, folder)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    for process in ranks:
-        process.join(240)
-        process.kill()
+    ranks = [start_copy(_rank, rank, port, folder, said=folder / f"said-{rank}") for rank in range(2)]
+    codes = [exit_code(process) for process in ranks]
+    assert codes == [0, 0], (folder / "said-0").read_text()
     return folder
 
 

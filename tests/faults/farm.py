@@ -1,7 +1,7 @@
 """The side of a child: one attempt of a command, disturbed at a point that has a name.
 
-The server of `multiprocessing` imports this module once and forks a child for each attempt, so that none of them waits
-for imports.
+A child is a copy of the process of the tests, or on a GPU of a server that has imported this module, so that none of
+them waits for imports.
 """
 
 import io
@@ -24,6 +24,7 @@ import timm  # noqa: F401  imported late by the commands
 import torch
 from torch import nn
 
+from forked import print_to
 from percentmatch import (
     files,
     report,  # noqa: F401
@@ -217,9 +218,7 @@ def attempt(
     points: bool = False,
 ) -> None:
     """Carry out a command. What it prints and says goes to files in the folder `place`, so do points it passes."""
-    for number, name in ((1, "printed"), (2, "said")):
-        with open(os.path.join(place, name), "wb") as file:
-            os.dup2(file.fileno(), number)
+    print_to(Path(place, "printed"), Path(place, "said"))
     os.environ.update(environment)
     if machine and machine.host:
         set_host(machine.host)

@@ -6,6 +6,7 @@ import multiprocessing
 import os
 import pickle
 import shutil
+import sys
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -20,6 +21,7 @@ import torch
 import yaml
 from farm import Fault, Machine, attempt
 
+from forked import CONTEXT
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.runs.lock import NAME as LOCK
 from percentmatch.settings.config import Config, PretrainSettings
@@ -99,18 +101,20 @@ class World:
 
 
 class Lab:
-    """Runs attempts in children of a server that has imported everything."""
+    """Runs attempts in copies of a process that has imported everything."""
 
     def __init__(self, place: Path) -> None:
         self.place, self.number, self.differs = place, 0, ""
         self.cache = place / "cache"
         self.environment = {"OMP_NUM_THREADS": "1", "PERCENTMATCH_COMMIT": "none"}  # git takes its time
-        self.context = multiprocessing.get_context("forkserver")
-        self.context.set_forkserver_preload(["farm"])
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("OMP_NUM_THREADS", "1")
-            patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)  # where the farm is
-            forkserver.ensure_running()
+        self.context = CONTEXT
+        if torch.cuda.is_available():  # a copy of this process could not use it
+            self.context = multiprocessing.get_context("forkserver")
+            self.context.set_forkserver_preload(["farm"])
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setenv("OMP_NUM_THREADS", "1")
+                patch.setenv("PYTHONPATH", os.pathsep.join(sys.path))  # where the farm is
+                forkserver.ensure_running()
 
     def folder(self, world: World | None = None) -> Path:
         """A new one, with what the command finds there."""

@@ -28,10 +28,7 @@ class Double(Embedder):
 
 
 def main() -> None:
-    """The commands are lists in a JSON file, in which RANK stands for the number of the rank.
-
-    {"step": S, "signal": N, "rank": R} before one sends N to R at S.
-    """
+    """The commands are lists in a JSON file. {"step": S, "signal": N, "rank": R} before one sends N to R at S."""
     torch.set_num_threads(1)
     pretrain_module.Embedder = Double
     real = loop.train_step
@@ -48,7 +45,7 @@ def main() -> None:
             loop.train_step = step
             continue
         with contextlib.suppress(Stopped):
-            run([token.replace("RANK", os.environ["RANK"]) for token in command])
+            run(command)
         loop.train_step = real
 
 

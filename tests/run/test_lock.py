@@ -2,16 +2,19 @@
 
 import os
 import signal
-import subprocess
 import sys
 import time
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from importlib import import_module
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 
 import pytest
 import yaml
 from tiny import TINY
 
+from forked import exit_code, start_copy
+from percentmatch.cli.main import main
 from percentmatch.errors import UserError
 from percentmatch.files import boot_id
 from percentmatch.runs import lock
@@ -28,41 +31,51 @@ SMALL = replace(SMALL, eval_every=0, save_every=2)
 PRETRAIN = PretrainSettings(
     data="scenes", scenes_pool=24, scenes_test=4, image_size=32, backbone="test_resnet", batch=4, total_steps=2
 )
-# waits in the function that is named first until a file is there; the rest are settings and the run folder
-WAITS = """
-import importlib, sys, time
-from pathlib import Path
-place, file, config, out = sys.argv[1:]
-module, _, owner = place.partition(":")
-owner, name = owner.rpartition(".")[::2]
-owner = getattr(importlib.import_module(module), owner) if owner else importlib.import_module(module)
-real = getattr(owner, name)
-def wait(*args, **options):
-    Path(file + ".reached").touch()
-    while not Path(file).exists():
-        time.sleep(0.01)
-    return real(*args, **options)
-setattr(owner, name, wait)
-from percentmatch.cli.main import main
-sys.argv = ["percentmatch", "train", "--config", config, "--out", out]
-main()
-"""
+
+
+def wait_in(place: str, go_on: Path, reached: Path, tokens: list[str]) -> None:
+    """A command that waits in the function that `place` names until a file is there."""
+    module, _, owner = place.partition(":")
+    owner, name = owner.rpartition(".")[::2]
+    owner = getattr(import_module(module), owner) if owner else import_module(module)
+    real = getattr(owner, name)
+
+    def wait(*args, **options):
+        reached.touch()
+        while not go_on.exists():
+            time.sleep(0.01)
+        return real(*args, **options)
+
+    setattr(owner, name, wait)
+    sys.argv = ["percentmatch", *tokens]
+    main()
+
+
 DECODING = "percentmatch.training.start:_load"
 BEFORE_THE_LOCK = "percentmatch.runs.lock:Lock.take"
 
 
-def started(place: str, go_on: Path, out: Path) -> subprocess.Popen:
+@dataclass
+class Started:
+    process: BaseProcess
+    said: Path
+
+    def end(self) -> tuple[int | None, str]:
+        """Its exit code, and what it said."""
+        return exit_code(self.process), self.said.read_text()
+
+
+def started(place: str, go_on: Path, out: Path) -> Started:
     """A run in a process of its own that has come to this function and waits there for the file `go_on`."""
-    config, reached = go_on.with_suffix(".yaml"), Path(f"{go_on}.reached")
+    config, reached, said = (go_on.with_suffix(suffix) for suffix in (".yaml", ".reached", ".said"))
     config.write_text(yaml.safe_dump(SMALL.to_dict()))
-    command = [sys.executable, "-c", WAITS, place, *map(str, (go_on, config, out))]
-    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    process = subprocess.Popen(command, stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment)
+    tokens = ["train", "--config", str(config), "--out", str(out)]
+    process = start_copy(wait_in, place, go_on, reached, tokens, said=said)
     until = time.monotonic() + 120
-    while not reached.exists() and process.poll() is None and time.monotonic() < until:
+    while not reached.exists() and process.is_alive() and time.monotonic() < until:
         time.sleep(0.02)
-    assert reached.exists(), process.communicate()[1]
-    return process
+    assert reached.exists(), said.read_text()
+    return Started(process, said)
 
 
 def contents(folder: Path) -> dict[str, bytes]:
@@ -83,8 +96,8 @@ def test_a_second_process_is_refused_while_the_first_reads_its_images(tmp_path: 
     with pytest.raises(UserError, match=f"run 'one-seed0': {sentence}$"):
         run_grid(read_grid(grid), tmp_path / "grid")
     go_on.touch()
-    _, errors = first.communicate(timeout=120)
-    assert first.returncode == 0, errors
+    code, said = first.end()
+    assert code == 0, said
     assert (out / "metrics.json").exists()
     assert not (out / lock.NAME).exists()
 
@@ -96,9 +109,9 @@ def test_a_run_that_was_finished_meanwhile_is_not_overwritten(tmp_path: Path) ->
     train(SMALL, out)
     before = contents(out)
     go_on.touch()
-    _, errors = second.communicate(timeout=120)
+    code, said = second.end()
     sentence = f"percentmatch: '{out}' already holds a run; continue it with --resume or choose another --out\n"
-    assert (second.returncode, errors.splitlines(keepends=True)[-1]) == (2, sentence)
+    assert (code, said.splitlines(keepends=True)[-1]) == (2, sentence)
     assert contents(out) == before
 
 
@@ -111,9 +124,9 @@ def test_nothing_is_left_of_a_command_that_fails_before_its_first_file(tmp_path:
 def test_the_lock_of_a_killed_process_is_taken(tmp_path: Path) -> None:
     """Its folder is still new, since it has written nothing but that."""
     out = tmp_path / "out"
-    process = started(DECODING, tmp_path / "go", out)
-    process.send_signal(signal.SIGKILL)
-    process.communicate()
+    killed = started(DECODING, tmp_path / "go", out)
+    killed.process.kill()
+    assert killed.end()[0] == -signal.SIGKILL
     assert [file.name for file in out.iterdir()] == [lock.NAME]
     train(SMALL, out)
     assert (out / "metrics.json").exists()

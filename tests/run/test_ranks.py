@@ -17,8 +17,9 @@ from ranks import Double
 from safetensors.torch import load_file
 from torch import nn
 
+from forked import exit_code, start_copy
 from near import assert_near
-from percentmatch.cli.main import run
+from percentmatch.cli.main import main, run
 from percentmatch.data import load_data
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.distributed import group as distributed
@@ -319,12 +320,21 @@ def test_a_killed_rank_is_started_again_and_resumes(two_ranks: Path, tmp_path: P
     same_run(out, two_ranks / "percentmatch", within=1e-12)
 
 
-def test_ranks_that_do_not_mean_the_same_are_refused(tmp_path: Path) -> None:
-    out = tmp_path / "odd"
-    result = torchrun([command("percentmatch", out, **{"seed": "RANK", "split-seed": "RANK"})], tmp_path)
-    assert result.returncode != 0
+def one_of_two(number: int, port: str, tokens: list[str]) -> None:
+    """The command as a rank that a launcher started."""
+    os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": port}
+    sys.argv = ["percentmatch", *tokens]
+    main()
+
+
+def test_ranks_that_do_not_mean_the_same_are_refused(free_port: str, tmp_path: Path) -> None:
+    out, said = tmp_path / "odd", [tmp_path / "said0", tmp_path / "said1"]
+    odd = [command("percentmatch", out, **{"seed": number, "split-seed": number}) for number in range(2)]
+    ranks = [start_copy(one_of_two, number, free_port, odd[number], said=said[number]) for number in range(2)]
+    assert [exit_code(process) for process in ranks] == [2, 2]
     sentence = "the processes of this run differ in split_seed, seed; give all the same command, data and code"
-    assert result.stderr.count(sentence) >= 2  # each rank says so
+    assert all(sentence in file.read_text() for file in said)  # each rank says so
     assert not out.exists()
 
 

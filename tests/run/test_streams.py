@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from tiny import TINY, save_scenes
 
+from forked import exit_code, start_copy
 from percentmatch.cli.main import main
 from percentmatch.training.start import train
 from percentmatch.use.predict import predict
@@ -107,11 +108,19 @@ def test_an_output_that_cannot_be_written_ends_in_no_traceback(case: str, tmp_pa
     assert done.stderr.strip() == said
 
 
-def test_a_run_does_not_end_for_progress_that_cannot_be_shown(world: Path, tmp_path: Path) -> None:
-    out, flags = tmp_path / "run", "--scenes-pool 60 --scenes-test 20 --validation 20 --labeled 20 --image-size 32"
+def with_full_errors(*tokens: str) -> None:
+    """The command as with 2> /dev/full."""
+    os.dup2(os.open("/dev/full", os.O_WRONLY), 2)
+    sys.argv = ["percentmatch", *tokens]
+    main()
+
+
+def test_a_run_does_not_end_for_progress_that_cannot_be_shown(tmp_path: Path) -> None:
+    out, said = tmp_path / "run", tmp_path / "said"
+    flags = "--data scenes --scenes-pool 60 --scenes-test 20 --validation 20 --labeled 20 --image-size 32"
     flags += " --backbone test_resnet --head linear --labeled-batch 4 --total-steps 2"
-    done = shell(world, f"pm train --data scenes {flags} --out '{out}' 2> /dev/full")
-    assert (done.returncode, (out / "metrics.json").exists()) == (0, True), done.stdout
+    code = exit_code(start_copy(with_full_errors, "train", *flags.split(), "--out", str(out), said=said))
+    assert (code, (out / "metrics.json").exists()) == (0, True), said.read_text()
 
 
 def test_an_ascii_locale(world: Path, tmp_path: Path) -> None:

@@ -21,8 +21,9 @@ def predictor(model: Path) -> Predictor:
     return Predictor(model, "cpu")
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def client(predictor: Predictor) -> Generator[TestClient]:
+    """One for all, as a process that decodes takes long to start."""
     app = build_app(predictor, "my run", max_bytes=2**20, hosts=frozenset({"localhost"}))
     with TestClient(app, base_url="http://localhost:8000", raise_server_exceptions=False) as opened:
         yield opened

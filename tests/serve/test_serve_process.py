@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ import pytest
 from served import CLASSES, encoded
 
 from browser import Opened, opened
+from forked import exit_code, start_copy
 from image_bombs import large_png, scan_bomb
 from percentmatch.cli import main as cli
 from percentmatch.errors import UserError
@@ -27,30 +29,55 @@ if TYPE_CHECKING:
     from playwright.sync_api import Browser
 
 
+def flags(model: Path) -> list[str]:
+    return ["serve", str(model), "--port", "0", "--max-mb", "1"]
+
+
+def address_in(line: str) -> str:
+    assert line.startswith("my run is at http://127.0.0.1:"), line
+    return line.split(" at ")[1].split()[0]
+
+
 @contextlib.contextmanager
-def running(model: Path, signalled: signal.Handlers = signal.SIG_DFL) -> Iterator[tuple[str, subprocess.Popen[str]]]:
-    """`percentmatch serve`: where it is, and its process, which has SIGINT from its parent as `signalled`."""
-    command = [sys.executable, "-m", "percentmatch", "serve", str(model), "--port", "0", "--max-mb", "1"]
+def running(model: Path) -> Iterator[tuple[str, subprocess.Popen[str]]]:
+    """`percentmatch serve`: where it is, and its process."""
     with subprocess.Popen(
-        command,
+        [sys.executable, "-m", "percentmatch", *flags(model)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signalled),
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
     ) as process:
         try:
             assert process.stdout
-            line = process.stdout.readline()
-            assert line.startswith("my run is at http://127.0.0.1:")
-            yield line.split(" at ")[1].split()[0], process
+            yield address_in(process.stdout.readline()), process
         finally:
             process.kill()
 
 
+def serve_here(model: Path, deaf: bool) -> None:
+    """The same in a copy of this process, which hears Ctrl-C or was started to ignore it."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN if deaf else signal.default_int_handler)
+    sys.argv = ["percentmatch", *flags(model)]
+    cli.main()
+
+
+@contextlib.contextmanager
+def copied(model: Path, said: Path, *, deaf: bool = False) -> Iterator[tuple[str, BaseProcess]]:
+    process = start_copy(serve_here, model, deaf, said=said)
+    try:
+        until = time.monotonic() + 60
+        while not (said.exists() and "\n" in said.read_text()) and process.is_alive() and time.monotonic() < until:
+            time.sleep(0.01)
+        yield address_in(said.read_text()), process
+    finally:
+        process.kill()
+
+
 @pytest.fixture(scope="module")
-def address(model: Path) -> Iterator[str]:
-    with running(model) as (found, _):
+def address(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with copied(model, tmp_path_factory.mktemp("server") / "said") as (found, _):
         yield found
 
 
@@ -85,6 +112,19 @@ def post(address: str, body: object, *, chunked: bool = False) -> tuple[int, dic
     connection.request("POST", "/predict", body, encode_chunked=chunked)  # ty: ignore[invalid-argument-type]
     answer = connection.getresponse()
     return answer.status, json.loads(answer.read())
+
+
+def test_ctrl_c_that_is_ignored_at_the_start_does_not_stop_it(model: Path, tmp_path: Path) -> None:
+    """As a shell starts the jobs in its background: Ctrl-C is for the command in front of them."""
+    with copied(model, tmp_path / "said", deaf=True) as (found, process):
+        assert post(found, encoded("PNG"))[0] == 200  # it listens by now
+        os.kill(process.pid, signal.SIGINT)
+        assert post(found, encoded("PNG"))[0] == 200
+        time.sleep(0.3)
+        assert post(found, encoded("PNG"))[0] == 200
+        process.terminate()
+        assert exit_code(process, 20) in (-signal.SIGTERM, 128 + signal.SIGTERM)
+        assert (tmp_path / "said").read_text().count("\n") == 1  # and nothing since
 
 
 def test_it_answers_a_plain_client_too_much_as_well(address: str) -> None:
@@ -259,19 +299,6 @@ def test_the_keyboard_reaches_everything_and_names_are_said(browser: "Browser", 
         assert ", decided" in said
         assert ", not decided" in said
         assert f'button "Show all {len(CLASSES)} classes"' in said
-
-
-def test_ctrl_c_that_is_ignored_at_the_start_does_not_stop_it(model: Path) -> None:
-    """As a shell starts the jobs in its background: Ctrl-C is for the command in front of them."""
-    with running(model, signal.SIG_IGN) as (found, process):
-        assert post(found, encoded("PNG"))[0] == 200  # it listens by now
-        process.send_signal(signal.SIGINT)
-        assert post(found, encoded("PNG"))[0] == 200
-        time.sleep(0.3)
-        assert post(found, encoded("PNG"))[0] == 200
-        process.terminate()
-        assert process.communicate(timeout=20) == ("", "")
-        assert process.returncode in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def test_sliders_decide_at_once_and_their_thresholds_are_downloaded(

@@ -1,26 +1,16 @@
 """The GPU kernel that makes whole views, run by triton's interpreter, gives the pixels of the plain torch code."""
 
-import os
-import subprocess
-import sys
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 import torch
 
+from forked import exit_code, start_copy
 from percentmatch.augment import NAMES, Plan, apply, draw
 from percentmatch.settings.views import View
 
 pytest.importorskip("triton")
-SCRIPT = """
-import torch, sys
-from percentmatch.augment import Plan
-from percentmatch.augment.fused import make_views
-case = torch.load(sys.argv[1], weights_only=True)
-options = {name: case[name] for name in ("size", "mean", "std")}
-views = make_views(case["images"], case["rows"], Plan(*case["plan"]), **options)
-torch.save(views, sys.argv[2])
-"""
 MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 
 
@@ -39,6 +29,13 @@ def levels(views: torch.Tensor) -> torch.Tensor:
     return 255 * (views * std + mean)
 
 
+def by_kernel(case: dict, file: Path) -> None:
+    from percentmatch.augment.fused import make_views
+
+    options = {name: case[name] for name in ("size", "mean", "std")}
+    torch.save(make_views(case["images"], case["rows"], Plan(*case["plan"]), **options), file)
+
+
 @pytest.mark.parametrize(
     ("view", "shape", "size"),
     [
@@ -47,7 +44,9 @@ def levels(views: torch.Tensor) -> torch.Tensor:
         pytest.param(View(ops=0, cutout_ratio=0.0), (9, 12), 12, marks=pytest.mark.slow),
     ],
 )
-def test_one_kernel_makes_the_same_views(view: View, shape: tuple[int, int], size: int, tmp_path) -> None:
+def test_one_kernel_makes_the_same_views(
+    view: View, shape: tuple[int, int], size: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """All but a few pixels that lie on a rounding edge, which a later operation may then move further."""
     smooth = torch.rand(30, 3, 5, 5, generator=torch.Generator().manual_seed(1)) * 255
     images = torch.nn.functional.interpolate(smooth, shape, mode="bilinear").round().to(torch.uint8)
@@ -57,9 +56,9 @@ def test_one_kernel_makes_the_same_views(view: View, shape: tuple[int, int], siz
         assert {NAMES[op] for op in plan.op.flatten().tolist()} == set(NAMES)
     parts = [plan.matrix, plan.shown, plan.op, plan.value, plan.cutout]
     case = {"images": images, "rows": rows, "plan": parts, "size": size, "mean": MEAN, "std": STD}
-    torch.save(case, tmp_path / "case.pt")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "case.pt"), str(tmp_path / "views.pt")]
-    subprocess.run(command, check=True, timeout=300, env={**os.environ, "TRITON_INTERPRET": "1"})
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    said = tmp_path / "said"
+    assert exit_code(start_copy(by_kernel, case, tmp_path / "views.pt", said=said)) == 0, said.read_text()
     found = torch.load(tmp_path / "views.pt", weights_only=True)
     assert found.is_contiguous(memory_format=torch.channels_last)
     off = (levels(found) - levels(apply(images[rows], plan, size, MEAN, STD))).abs()

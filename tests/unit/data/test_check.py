@@ -18,6 +18,7 @@ from percentmatch.data import Images
 from percentmatch.data.checks.check import check_data, looks, unlike
 from percentmatch.data.checks.duplicates import near_pairs
 from percentmatch.data.checks.findings import needed
+from percentmatch.data.pixels import cache
 from percentmatch.data.scenes import draw_scenes
 from percentmatch.settings.config import DataSettings
 
@@ -27,6 +28,7 @@ SIZE = 96
 @pytest.fixture(autouse=True)
 def own_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PERCENTMATCH_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr(cache, "FEW", 100)  # without processes that decode, but for the 200 images of clean data
     monkeypatch.setattr(sys, "argv", sys.argv)
 
 

@@ -1,14 +1,15 @@
 """PercentMatch's options beyond the paper, by hand: schedules, gates, soft selection."""
 
 import copy
+from pathlib import Path
 
 import numpy
 import pytest
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 from sklearn.metrics import roc_auc_score
 
+from forked import exit_code, start_copy
 from percentmatch.errors import UserError
 from percentmatch.labelers import PercentMatch
 from percentmatch.labelers.histogram import AUC_BINS, LabeledAuc, ScoreHistogram, bins_of
@@ -278,34 +279,28 @@ def test_the_auc_of_a_batch_in_parts_and_its_state_round_trip() -> None:
     assert torch.equal(other(auc_scores(5)).weights, whole(auc_scores(5)).weights)
 
 
-def _rank(rank: int, port: str, queue: mp.Queue) -> None:
-    torch.set_num_threads(1)
+def _rank(rank: int, port: str, file: Path) -> None:
     dist.init_process_group("gloo", init_method=f"tcp://127.0.0.1:{port}", rank=rank, world_size=2)
     labeler = auc_labeler()
     for step in range(4):
         labeler(auc_scores(step, slice(6 * rank, 6 * rank + 6)))
-    queue.put({key: value.numpy() for key, value in labeler.state_dict().items()})
+    torch.save(labeler.state_dict(), file)
     dist.barrier()
     dist.destroy_process_group()
 
 
-def test_two_ranks_learn_the_auc_of_one(free_port: str) -> None:
+def test_two_ranks_learn_the_auc_of_one(free_port: str, tmp_path: Path) -> None:
     alone = auc_labeler()
     for step in range(4):
         alone(auc_scores(step))
-    context = mp.get_context("spawn")
-    queue = context.Queue()
-    ranks = [context.Process(target=_rank, args=(rank, free_port, queue)) for rank in range(2)]
-    for process in ranks:
-        process.start()
-    states = [queue.get(timeout=120) for _ in ranks]
-    for process in ranks:
-        process.join(30)
-        assert process.exitcode == 0
-    for state in states:
+    files = [tmp_path / f"{rank}.pt" for rank in range(2)]
+    ranks = [start_copy(_rank, n, free_port, file, said=file.with_suffix("")) for n, file in enumerate(files)]
+    assert [exit_code(process) for process in ranks] == [0, 0], files[0].with_suffix("").read_text()
+    for file in files:
+        state = torch.load(file, weights_only=True)
         assert state.keys() == alone.state_dict().keys()
         for key, value in alone.state_dict().items():
-            assert torch.equal(torch.from_numpy(state[key]), value)
+            assert torch.equal(state[key], value)
 
 
 def test_teacher_scores_include_the_labeled_images_where_the_gate_reads_them() -> None:

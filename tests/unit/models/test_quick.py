@@ -1,9 +1,6 @@
 """Normalisation, addition and activation in one kernel: the numbers of torch's own layers."""
 
 import copy
-import os
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +10,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from forked import exit_code, start_copy
 from percentmatch.models import build_classifier, quicken, spare_search
 from percentmatch.models.kernels.quick import (
     ACTS,
@@ -24,13 +22,6 @@ from percentmatch.models.kernels.quick import (
     QuickPool,
 )
 
-SCRIPT = """
-import sys, torch
-from test_quick import by_kernel, pooled
-from percentmatch.models.kernels.pool import max_pool
-norms, pools = torch.load(sys.argv[1], weights_only=True)
-torch.save(([by_kernel(case) for case in norms], [pooled(max_pool, *case) for case in pools]), sys.argv[2])
-"""
 NAMES = ("y", "dx", "dresidual", "dweight", "dbias", "running_mean", "running_var", "batches")
 
 
@@ -106,8 +97,14 @@ def agree(mine: dict, theirs: dict, **tolerance: float) -> None:
             )
 
 
-def test_kernels_equal_torch_in_the_interpreter(tmp_path: Path) -> None:
-    """All cases in one process, which takes long to start; of pools also which of equal values gets the gradient."""
+def all_by_kernel(norms: list[dict], pools: list[tuple], file: Path) -> None:
+    from percentmatch.models.kernels.pool import max_pool
+
+    torch.save(([by_kernel(case) for case in norms], [pooled(max_pool, *case) for case in pools]), file)
+
+
+def test_kernels_equal_torch_in_the_interpreter(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In another process, since this one may have a GPU; of pools also which of equal values gets the gradient."""
     pytest.importorskip("triton")
     norms = [
         case(shape, added=added, act=act, forked=forked)
@@ -123,10 +120,9 @@ def test_kernels_equal_torch_in_the_interpreter(tmp_path: Path) -> None:
         )
     ]
     pools = [pool_case(shape) for shape in ((2, 3, 8, 8), (3, 70, 7, 9), (1, 2, 1, 1))]
-    torch.save((norms, pools), tmp_path / "cases.pt")
-    command = [sys.executable, "-c", SCRIPT, str(tmp_path / "cases.pt"), str(tmp_path / "out.pt")]
-    env = {**os.environ, "TRITON_INTERPRET": "1", "PYTHONPATH": os.pathsep.join([os.path.dirname(__file__), *sys.path])}
-    subprocess.run(command, check=True, timeout=300, env=env)
+    monkeypatch.setenv("TRITON_INTERPRET", "1")
+    said = tmp_path / "said"
+    assert exit_code(start_copy(all_by_kernel, norms, pools, tmp_path / "out.pt", said=said)) == 0, said.read_text()
     my_norms, my_pools = torch.load(tmp_path / "out.pt", weights_only=True)
     for mine, one in zip(my_norms, norms, strict=True):
         agree(mine, by_torch(one), rtol=1e-4, atol=2e-4)
