@@ -39,7 +39,7 @@ def case(shape: tuple[int, ...], *, added: bool, act: Act, forked: bool = False,
         "residual": torch.randn(shape, generator=draw) if added else None,
         "dy": torch.randn(shape, generator=draw),
         "weight": torch.rand(c, generator=draw) + 0.5,
-        "bias": torch.randn(c, generator=draw),
+        "bias": torch.randn(c, generator=draw) + (torch.arange(c) % 3 * 3 if act is nn.ReLU6 else 0),  # some beyond 6
         "running_mean": centre + torch.randn(c, generator=draw),
         "act": act.__name__,
         "forked": forked,
