@@ -80,12 +80,12 @@ def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, tmp_
 
 
 def test_the_grids_of_the_fields_protocol_plan_their_runs() -> None:
-    """5 and 10% with three splits of nine methods, two also from a probe; 15 and 20% with one split of three."""
+    """5 and 10% with three splits of nine methods, three more runs from a probe, and ours; 15 and 20% with one split of three."""
     folder = Path(__file__).parents[2] / "benchmarks"
     main, more = (
         benchmark.read_grid(folder / f"voc2012_{name}.yaml", {"root": "x"}) for name in ("field", "field_more")
     )
-    assert (len(main), len(more)) == (11 * 2 * 3, 3 * 2)
+    assert (len(main), len(more)) == (13 * 2 * 3, 3 * 2)
     assert {p.config.method for p in main} >= {"probe", "cap", "mat", "dicap", "fixmatch", "percentmatch", "priormatch"}
     assert [p.config.options for p in main if p.config.method == "supervised"][:2] == [{}, {"loss": "bce"}]
     assert {(p.config.labeled, p.config.split_seed) for p in main} == {(n, s) for n in (0.05, 0.1) for s in (1, 2, 3)}

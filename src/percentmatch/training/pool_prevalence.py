@@ -8,6 +8,7 @@ import torch
 from torch import Tensor
 
 from percentmatch.console.notices import doing
+from percentmatch.distributed.group import least_over_ranks
 from percentmatch.methods import options_of
 from percentmatch.records import scores_of
 from percentmatch.scoring.predictions import probabilities
@@ -30,7 +31,8 @@ def choose_prevalence(run: Run, given: Mapping[str, Any]) -> str | None:
         pool = probabilities(run.model, pixels, run.card, run.device)  # (m, c)
     held_out = scores_of(run.probe.held_out, config.task)
     targets, known = labeled.labels.targets.dense(), labeled.labels.known.dense()
-    ratio = round(prevalence_ratio(held_out, targets, known, pool), 2)
+    found = prevalence_ratio(held_out, targets, known, pool)
+    ratio = round(float(least_over_ranks(torch.tensor(found, dtype=torch.float64))), 2)  # ranks may round differently
     run.use(replace(config, options={**config.options, OPTION: ratio}))
     if ratio == 1:
         return None
