@@ -411,6 +411,21 @@ def other_pool_table(results: dict[str, Any]) -> str:
     )
 
 
+def pool_prevalence_table(results: dict[str, Any]) -> str:
+    """What a run would choose for pools whose truth is known, seed by seed."""
+    labels = list(dict.fromkeys(row["labels"] for row in results["rows"]))
+    lines = [f"| pool | {' | '.join(f'{each} labels' for each in labels)} |", "|---" * (len(labels) + 1) + "|"]
+    for pool in dict.fromkeys(row["pool"] for row in results["rows"]):
+        cells = []
+        for each in labels:
+            rows = [row for row in results["rows"] if (row["pool"], row["labels"]) == (pool, each)]
+            truth = statistics.mean(row["truth"] for row in rows)
+            cells.append(", ".join(f"{row['ratio']:.2f}" for row in rows) + f" (true {truth:.2f})")
+        lines.append(f"| {pool} | {' | '.join(cells)} |")
+    about = f"`prevalence_ratio`, seeds 0 to 5; {where_of(results['environment'])}."
+    return "\n".join([*lines, "", about, f"Photographs: {results['photographs']}.", ""])
+
+
 def main() -> None:
     """Write every table again from the results files."""
     import api_page
@@ -424,6 +439,7 @@ def main() -> None:
     fill(ROOT / "docs/methods/README.md", "scenes", scenes_table(read("scenes")))
     fill(ROOT / "docs/experiments.md", "scenes_tuning", scenes_tuning_table(read("scenes_tuning")))
     fill(ROOT / "docs/experiments.md", "other_pool", other_pool_table(read("other_pool")))
+    fill(ROOT / "docs/experiments.md", "pool_prevalence", pool_prevalence_table(read("pool_prevalence")))
     voc_tables.main()
     voc_figures.main()
     demo = read("demo")

@@ -80,7 +80,7 @@ def test_the_grids_that_choose_settings_validate_on_the_val_half(name: str, tmp_
 
 
 def test_the_grids_of_the_fields_protocol_plan_their_runs() -> None:
-    """5 and 10% with three splits of nine methods, three more runs from a probe, and ours; 15 and 20% with one split of three."""
+    """5 and 10% with three splits of nine methods, three from a probe, and ours; 15 and 20% with one split of three."""
     folder = Path(__file__).parents[2] / "benchmarks"
     main, more = (
         benchmark.read_grid(folder / f"voc2012_{name}.yaml", {"root": "x"}) for name in ("field", "field_more")
