@@ -2,7 +2,8 @@
 
 import csv
 from pathlib import Path
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 import torch
@@ -112,3 +113,30 @@ def test_one_view_may_be_given_for_two(pictures: Path, tmp_path: Path) -> None:
     written = run(pictures, "alike", tmp_path / "run", labeled_view=view, weak_view=view)
     assert written["given"]["labeled_view"] == written["given"]["weak_view"] == view
     assert RunFolder(tmp_path / "run").read_config().weak_view.strength == 0.2
+
+
+@pytest.mark.parametrize(
+    ("images", "looked_at", "last"), [(3, 3, 2), (501, 500, 499), (900, 500, 898), (5000, 500, 4990)]
+)
+def test_what_is_looked_at_is_spread_over_the_pool(images: int, looked_at: int, last: int) -> None:
+    """Every image of a small pool; of 501, all but the last; of 900, five of nine."""
+    pixels = SimpleNamespace(stream=None, pool=torch.arange(images))
+    loader = SimpleNamespace(unlabeled=torch.arange(images), pixels=pixels)
+    found = pool_prevalence._unlabeled(cast(Any, SimpleNamespace(loader=loader))).tolist()
+    assert len(set(found)) == len(found) == looked_at
+    assert max(found) == last
+
+
+@pytest.mark.parametrize(("images", "looked_at"), [(3, 3), (7, 5), (5000, 500)])
+def test_a_stream_is_looked_at_in_several_places(images: int, looked_at: int) -> None:
+    class Stream:
+        def __len__(self) -> int:
+            return images
+
+        def rows(self, start: int, count: int) -> torch.Tensor:
+            return torch.arange(start, start + count)
+
+    loader = SimpleNamespace(unlabeled=torch.arange(0), pixels=SimpleNamespace(stream=Stream()))
+    found = pool_prevalence._unlabeled(cast(Any, SimpleNamespace(loader=loader))).tolist()
+    assert len(set(found)) == len(found) == looked_at
+    assert max(found) < images

@@ -19,17 +19,18 @@ def prevalence_ratio(held_out: Tensor, targets: Tensor, known: Tensor, pool: Ten
     """
     held_out, pool = held_out.double(), pool.double()
     positive, negative = targets.double() * known, (1 - targets.double()) * known  # (n, c)
-    ratios = []
-    chunks = zip(draws(len(pool), RESAMPLES, seed=seed + 1), draws(len(held_out), RESAMPLES, seed=seed), strict=True)
-    for pool_weights, weights in chunks:  # (m, r), (n, r)
-        weights, pool_weights = weights.T.double(), pool_weights.T.double()
+    means = torch.cat([w.T.double() @ pool for w in draws(len(pool), RESAMPLES, seed=seed + 1)]) / len(pool)  # (r, c)
+    ratios, first = [], 0
+    for drawn in draws(len(held_out), RESAMPLES, seed=seed):  # (n, r), not always as many as of the pool
+        weights = drawn.T.double()
+        mean, first = means[first : first + len(weights)], first + len(weights)
         positives, negatives = weights @ positive, weights @ negative  # (r, c)
         both = (positives > 0) & (negatives > 0)
         present = weights @ (held_out * positive) / positives
         absent = weights @ (held_out * negative) / negatives
-        found = pool_weights @ pool / len(pool) - absent
-        expected = (present - absent) * positives / (positives + negatives)
-        ratios.append(torch.where(both, found, 0).sum(1) / torch.where(both, expected, 0).sum(1))
+        found = torch.where(both, mean - absent, 0).sum(1)  # (r,)
+        expected = torch.where(both, (present - absent) * positives / (positives + negatives), 0).sum(1)
+        ratios.append(torch.where(expected > 0, found / expected, 1))  # else positives score no higher
     ratio = torch.cat(ratios)  # (r,)
     ratio = ratio[ratio.isfinite()]
     return float(ratio.quantile(PLAUSIBLE).clamp(0, 1)) if len(ratio) else 1.0

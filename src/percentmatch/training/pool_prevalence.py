@@ -43,8 +43,10 @@ def choose_prevalence(run: Run, given: Mapping[str, Any]) -> str | None:
 
 def _unlabeled(run: Run) -> Tensor:
     """Some unlabeled images, spread over all of them: (m, 3, h, w)."""
-    rows, stream = run.loader.unlabeled, run.loader.pixels.stream
-    if stream:
-        count = min(LOOKED_AT, len(stream)) // PLACES or 1
-        return torch.cat([stream.rows(len(stream) * place // PLACES, count) for place in range(PLACES)])
-    return run.loader.pixels.pool[rows[:: max(len(rows) // LOOKED_AT, 1)][:LOOKED_AT].to(run.loader.pixels.pool.device)]
+    rows, pixels = run.loader.unlabeled, run.loader.pixels
+    if stream := pixels.stream:
+        places = min(PLACES, len(stream))
+        count = min(LOOKED_AT, len(stream)) // places
+        return torch.cat([stream.rows(len(stream) * place // places, count) for place in range(places)])
+    count = min(LOOKED_AT, len(rows))
+    return pixels.pool[rows[torch.arange(count) * len(rows) // count].to(pixels.pool.device)]

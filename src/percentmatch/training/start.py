@@ -111,7 +111,7 @@ def train_given(
         for images in (data.pool, data.test) if data and config.task == "single-label" else ():
             check_single(images.labels, images.ids)
         run = Run(config, folder, data or loaded or _load(config, source), device, resumed=resume)
-        if choose_rest and not resume and (line := choose_prevalence(run, given)):
+        if seen.amount and not resume and (line := choose_prevalence(run, given)):  # where settings are chosen
             _show([line])
         _claim(run, resume, partial(folder.create, run.config, given))
         if is_main() and not folder.log.size:

@@ -49,3 +49,15 @@ def test_what_is_not_known_does_not_count() -> None:
 def test_scores_that_tell_nothing_change_nothing() -> None:
     targets = scored(40, 100)[1]
     assert prevalence_ratio(torch.full((100, 1), 0.3), targets, torch.ones(100, 1), torch.full((50, 1), 0.3)) == 1
+
+
+def test_scores_that_are_higher_for_negatives_change_nothing() -> None:
+    held_out, targets = scored(40, 100)
+    assert prevalence_ratio(1 - held_out, targets, torch.ones(100, 1), scored(0, 50)[0]) == 1
+
+
+def test_more_labels_than_are_resampled_at_once() -> None:
+    held_out, targets = scored(8400, 21_000)
+    assert prevalence_ratio(held_out, targets, torch.ones(21_000, 1), scored(100, 500)[0]) == pytest.approx(
+        0.5, abs=0.05
+    )
